@@ -1,0 +1,1 @@
+"""Experiments, one YAML file each."""

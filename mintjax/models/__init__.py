@@ -1,0 +1,1 @@
+"""Decoder layers as Flax NNX modules and as pure functions."""

@@ -1,0 +1,49 @@
+"""What a dense decoder is made of: the one description that layers, loaders and adapters read."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary position embedding: its base frequency and how it is scaled past the length it was trained on.
+
+    Attributes:
+        kind: ``"default"``, ``"llama3"`` or ``"yarn"``.
+        theta: base of the geometric frequencies.
+        factor: how many times the original context is stretched (llama3, yarn).
+        original_context: tokens of context before scaling (llama3, yarn).
+        low_freq_factor, high_freq_factor: the llama3 band between scaled and unscaled frequencies.
+        beta_fast, beta_slow: the yarn band, in rotations over the original context.
+        attention_factor: yarn's multiplier of cos and sin; None derives it from ``factor`` (YaRN, eq. 22).
+        truncate: whether yarn rounds its band to whole dimensions.
+    """
+
+    kind: str = "default"
+    theta: float = 10000.0
+    factor: float = 1.0
+    original_context: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    truncate: bool = True
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A dense decoder of the Llama and Qwen3 kind. Static: hashable, part of a policy's tree structure."""
+
+    name: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    context: int
+    norm_eps: float = 1e-6
+    qk_norm: bool = False
+    tied_head: bool = True
+    rope: RopeConfig = field(default_factory=RopeConfig)

@@ -1,0 +1,1 @@
+"""Reading weights from the places that people keep them."""
