@@ -1,1 +1,1 @@
-"""To be written."""
+"""Training: gradient plans, losses, rollouts, environments, the loop, checkpoints and reports."""

@@ -1,0 +1,307 @@
+"""What a training run is: frozen dataclasses, one a section of the YAML file.
+
+The text below a field is its documentation: ``mintjax train --help`` prints it. Files and command lines become these
+values in ``mintjax.train.config_files``; that module and this one alone import draccus. A value that makes no sense is
+refused when the dataclass is made, so a ``TrainConfig`` that exists is a legal one.
+
+    >>> RolloutConfig(groups=2, group_size=1)
+    Traceback (most recent call last):
+    mintjax.train.config.ConfigError: rollout.group_size: expected at least 2 (advantages compare ...), got 1
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import draccus
+
+Kind = TypeVar("Kind", bound=type)
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message names the field, what was expected and what came."""
+
+
+def require(holds: bool, path: str, expected: str, got: object) -> None:
+    """Raise ConfigError unless a field holds what it must.
+
+    Args:
+        holds: whether the field is good.
+        path: its dotted path, as a command line would name it.
+        expected: what it must be, in words.
+        got: what it is.
+
+    Raises:
+        ConfigError: if ``holds`` is false.
+
+    Example:
+        >>> require(steps >= 1, "steps", "at least 1", steps)
+    """
+    if not holds:
+        raise ConfigError(f"{path}: expected {expected}, got {got!r}")
+
+
+class EnvironmentConfig(draccus.ChoiceRegistry):
+    """The task, told by its ``type`` key. Every environment module registers its own dataclass."""
+
+
+def register_environment(name: str) -> Callable[[Kind], Kind]:
+    """Return a class decorator that makes a dataclass the environment called ``name``.
+
+    Args:
+        name: what ``environment.type`` says in a YAML file.
+
+    Raises:
+        ValueError: if the name is taken by another class.
+
+    Example:
+        >>> @register_environment("count_down")
+        ... @dataclass(frozen=True)
+        ... class CountDownConfig(EnvironmentConfig): ...
+    """
+
+    def register(kind: Kind) -> Kind:
+        EnvironmentConfig.register_subclass(name, kind)
+        return kind
+
+    return register
+
+
+class LossConfig(draccus.ChoiceRegistry):
+    """What each sampled token adds to the loss, told by the ``type`` key; a section without one is ppo."""
+
+    @classmethod
+    def default_choice_name(cls) -> str:
+        """Return the kind that a section without ``type`` means."""
+        return "ppo"
+
+
+@LossConfig.register_subclass("ppo")
+@dataclass(frozen=True)
+class PpoConfig(LossConfig):
+    """Clipped policy ratio."""
+
+    clip_low_threshold: float = 0.8
+    """Lowest ratio that still carries a gradient where the advantage is negative."""
+    clip_high_threshold: float = 1.2
+    """Highest ratio that still carries a gradient where the advantage is positive."""
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        low, high = self.clip_low_threshold, self.clip_high_threshold
+        require(0 <= low <= 1, "loss.clip_low_threshold", "a ratio from 0 to 1", low)
+        require(high >= 1, "loss.clip_high_threshold", "a ratio of at least 1", high)
+
+
+@LossConfig.register_subclass("importance_sampling")
+@dataclass(frozen=True)
+class ImportanceSamplingConfig(LossConfig):
+    """Policy ratio times advantage, unclipped."""
+
+
+@LossConfig.register_subclass("cross_entropy")
+@dataclass(frozen=True)
+class CrossEntropyConfig(LossConfig):
+    """Negative log probability of the sampled tokens, weighted by the advantage."""
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """The base model and the adapter that is trained on it."""
+
+    name: str = "smollm2-135m-instruct"
+    """A registered name, a Hugging Face directory or hub id, or a GGUF file."""
+    rank: int = 16
+    """Rank of every LoRA adapter."""
+    alpha: float = 32.0
+    """LoRA scale; an adapter's output is multiplied by alpha / rank."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Precision of the base weights; null keeps the checkpoint's (float32 for quantised GGUF)."""
+    train_attn: bool = True
+    """Adapt the attention projections."""
+    train_mlp: bool = True
+    """Adapt the MLP projections."""
+    train_unembed: bool = False
+    """Adapt the output head."""
+
+    def __post_init__(self) -> None:
+        """Check that something is trained."""
+        require(self.rank >= 1, "model.rank", "at least 1", self.rank)
+        require(self.alpha > 0, "model.alpha", "a positive number", self.alpha)
+        trained = (self.train_attn, self.train_mlp, self.train_unembed)
+        require(
+            any(trained), "model.train_attn", "true here, in train_mlp or in train_unembed", False
+        )
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How episodes are sampled."""
+
+    groups: int = 8
+    """Prompts a step; each is the start of one group of episodes."""
+    group_size: int = 4
+    """Episodes a group: all start from the same prompt."""
+    max_tokens: int = 64
+    """Most tokens the policy may sample in one turn."""
+    max_turns: int = 16
+    """Most turns an episode may have; one that reaches it stops with the reason "length"."""
+    temperature: float = 1.0
+    """Sampling temperature; also the one that log probabilities and the loss are taken at."""
+    top_k: int = -1
+    """Sample among the k most likely tokens only; -1 is off."""
+    top_p: float = 1.0
+    """Sample among the likeliest tokens that together hold this probability; 1 is off."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.groups >= 1, "rollout.groups", "at least 1", self.groups)
+        require(
+            self.group_size >= 2,
+            "rollout.group_size",
+            "at least 2 (advantages compare the episodes of a group)",
+            self.group_size,
+        )
+        require(self.max_tokens >= 1, "rollout.max_tokens", "at least 1", self.max_tokens)
+        require(self.max_turns >= 1, "rollout.max_turns", "at least 1", self.max_turns)
+        require(
+            0 < self.temperature < math.inf,
+            "rollout.temperature",
+            "a positive number (evaluations are greedy by themselves)",
+            self.temperature,
+        )
+        require(
+            self.top_k == -1 or self.top_k >= 1, "rollout.top_k", "-1 or at least 1", self.top_k
+        )
+        require(0 < self.top_p <= 1, "rollout.top_p", "more than 0 and at most 1", self.top_p)
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW on the adapter, with clipping by the global norm and a learning rate schedule."""
+
+    learning_rate: float = 3e-4
+    """Peak learning rate."""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """How the rate goes after the warm-up: it stays, or falls to 0 at the last step."""
+    warmup_steps: int = 0
+    """Steps over which the rate rises linearly from 0."""
+    b1: float = 0.9
+    """Decay of the mean of the gradient."""
+    b2: float = 0.95
+    """Decay of the mean of its square."""
+    eps: float = 1e-8
+    """Added to the root of the mean square."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay."""
+    clip_norm: float | None = 1.0
+    """Gradients above this global norm are scaled down to it; null is off."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        rate = self.learning_rate
+        require(0 <= rate < math.inf, "optimizer.learning_rate", "a number of at least 0", rate)
+        require(self.warmup_steps >= 0, "optimizer.warmup_steps", "at least 0", self.warmup_steps)
+        require(0 <= self.b1 < 1, "optimizer.b1", "from 0 to less than 1", self.b1)
+        require(0 <= self.b2 < 1, "optimizer.b2", "from 0 to less than 1", self.b2)
+        require(self.eps > 0, "optimizer.eps", "a positive number", self.eps)
+        require(self.weight_decay >= 0, "optimizer.weight_decay", "at least 0", self.weight_decay)
+        norm = self.clip_norm
+        require(norm is None or norm > 0, "optimizer.clip_norm", "a positive number or null", norm)
+
+
+@dataclass(frozen=True)
+class GradientConfig:
+    """How the gradient of the episodes is computed. Every plan gives the same gradient."""
+
+    plan: Literal["packed", "segments"] = "packed"
+    """One packed row an episode, or a scan over segments that carries the cache."""
+    rows: int = 8
+    """Episodes in one micro-batch; gradients of micro-batches are summed."""
+    block: int = 64
+    """Token lengths and cache capacities are multiples of this, doubled; one compile each."""
+    segment: int = 64
+    """Tokens a segment has in the plan "segments"."""
+    remat: bool = False
+    """Recompute each layer in the backward pass of the plan "packed" to save memory."""
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        require(self.rows >= 1, "gradients.rows", "at least 1", self.rows)
+        require(self.block >= 1, "gradients.block", "at least 1", self.block)
+        require(self.segment >= 1, "gradients.segment", "at least 1", self.segment)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When checkpoints are written and which are kept."""
+
+    every: int = 1
+    """Steps between two checkpoints; the last step always has one."""
+    keep_last: int = 2
+    """How many of the newest are kept."""
+    keep_best: bool = True
+    """Keep the one of the highest reward as well."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.every >= 1, "checkpoint.every", "at least 1", self.every)
+        require(self.keep_last >= 1, "checkpoint.keep_last", "at least 1", self.keep_last)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """When the policy is evaluated. An evaluation decodes greedily, one episode a prompt."""
+
+    at_start: bool = True
+    """Evaluate before the first step."""
+    at_end: bool = True
+    """Evaluate after the last step."""
+    every: int = 0
+    """Steps between two evaluations in between; 0 is none."""
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        require(self.every >= 0, "evaluation.every", "at least 0", self.every)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run."""
+
+    name: str
+    """Name of the run; its directory is <root>/<name>."""
+    environment: EnvironmentConfig
+    """The task and its settings."""
+    root: str = "runs"
+    """Directory that holds the run directories."""
+    seed: int = 0
+    """Seed of the adapter, the tasks and every sample."""
+    steps: int = 10
+    """Optimizer steps in all."""
+    renderer: str = "smollm2"
+    """Chat format, by the name that get_renderer takes."""
+    model: PolicyConfig = field(default_factory=PolicyConfig)
+    """The base model and its adapter."""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    """How episodes are sampled."""
+    advantage: str = "group_turn_mean"
+    """How rewards become advantages, by the name of a function in mintjax.train.advantages."""
+    loss: LossConfig = field(default_factory=PpoConfig)
+    """The loss on sampled tokens."""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """The optimizer."""
+    gradients: GradientConfig = field(default_factory=GradientConfig)
+    """How gradients are computed."""
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """Checkpoints."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """Evaluations."""
+
+    def __post_init__(self) -> None:
+        """Check the fields that no section checks."""
+        plain = self.name not in ("", ".", "..") and not set(self.name) & set("/\\")
+        require(plain, "name", "a directory name without slashes", self.name)
+        require(self.steps >= 1, "steps", "at least 1", self.steps)
+        require(0 <= self.seed < 2**32, "seed", "from 0 to 2**32 - 1", self.seed)
