@@ -1,0 +1,174 @@
+"""The state that a conversation carries between turns: its decode cache, and the hidden state at its end."""
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Int32
+
+from mintjax.models.config import ModelConfig
+from mintjax.policy import Policy
+
+BLOCK = 64  # slots that attention reads at a time; a capacity is a multiple of it
+
+
+class ContextOverflowError(ValueError):
+    """A conversation needs more tokens than the model's context holds."""
+
+
+@struct.dataclass
+class State:
+    """Keys and values of every token so far of B rows, and what the next token is predicted from.
+
+    ``length`` is the only truth about how full a row is: masks and positions are derived from it, and what stands at
+    or past it is never read. N is the capacity, a multiple of ``BLOCK``; L the number of layers.
+
+    Attributes:
+        keys: a layer each, ``[B, K, N, H]``; rotated.
+        values: a layer each, ``[B, K, N, H]``.
+        length: tokens in each row.
+        hidden: final hidden state at ``length - 1``; nan where there is none, at length 0 and after :func:`truncate`.
+        version: ``policy.version`` of the policy that filled the cache.
+        overflow: rows that were given more tokens than their capacity; what did not fit was not written.
+    """
+
+    keys: tuple[Float[Array, "B K N H"], ...]
+    values: tuple[Float[Array, "B K N H"], ...]
+    length: Int32[Array, " B"]
+    hidden: Float[Array, "B D"]
+    version: Int32[Array, ""]
+    overflow: Bool[Array, " B"]
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that a row has room for."""
+        return self.keys[0].shape[2]
+
+
+def bucket(length: int) -> int:
+    """The capacity that holds ``length`` tokens: ``BLOCK`` times a power of two.
+
+    Few capacities mean few compiled programs.
+
+    Example:
+        >>> bucket(100)
+        128
+    """
+    return BLOCK << max(0, -(-length // BLOCK) - 1).bit_length()
+
+
+def init_state(policy: Policy, batch: int, capacity: int) -> State:
+    """An empty state.
+
+    Args:
+        policy: the model that will fill it.
+        batch: rows.
+        capacity: tokens that each row must hold; rounded up to a multiple of ``BLOCK``.
+
+    Returns:
+        A state of length 0 whose ``hidden`` is nan.
+
+    Example:
+        >>> state = init_state(policy, batch=1, capacity=bucket(200))
+    """
+    config, base = policy.config, policy.base
+    shape = (batch, config.num_kv_heads, -(-capacity // BLOCK) * BLOCK, config.head_dim)
+    dtype = base["layers"][0]["k"].dtype
+    accumulate = jnp.promote_types(dtype, jnp.float32)
+
+    def buffers() -> tuple[Array, ...]:
+        return tuple(jnp.zeros(shape, dtype) for _ in range(config.num_layers))
+
+    return State(
+        keys=buffers(),
+        values=buffers(),
+        length=jnp.zeros(batch, jnp.int32),
+        hidden=jnp.full((batch, config.hidden_size), jnp.nan, accumulate),
+        version=policy.version,
+        overflow=jnp.zeros(batch, bool),
+    )
+
+
+def grow(state: State, capacity: int) -> State:
+    """The same state with room for more tokens.
+
+    Args:
+        state: any state.
+        capacity: the new capacity, rounded up to a multiple of ``BLOCK``.
+
+    Returns:
+        A state with the larger buffers; ``overflow`` is kept, since what did not fit is lost.
+
+    Raises:
+        ValueError: if the capacity would shrink.
+    """
+    more = -(-capacity // BLOCK) * BLOCK - state.capacity
+    if more < 0:
+        raise ValueError(f"capacity: expected at least the present {state.capacity}, got {capacity}")
+    pad = ((0, 0), (0, 0), (0, more), (0, 0))
+    return state.replace(
+        keys=tuple(jnp.pad(x, pad) for x in state.keys),
+        values=tuple(jnp.pad(x, pad) for x in state.values),
+    )
+
+
+def reserve(config: ModelConfig, state: State, tokens: int) -> State:
+    """The same state with room for ``tokens`` more in its longest row; on the host, since shapes may change.
+
+    Args:
+        config: the model, for its context.
+        state: any state that has not overflowed.
+        tokens: how many more tokens a row must take.
+
+    Returns:
+        The state as it is where it has room, else grown to the next bucket.
+
+    Raises:
+        ContextOverflowError: if the need is beyond the model's context.
+    """
+    longest = int(np.max(state.length))
+    need = longest + tokens
+    if need > config.context:
+        raise ContextOverflowError(
+            f"{config.name} has a context of {config.context} tokens; {need} are needed ({longest} in the cache and "
+            f"{tokens} more). Shorten the conversation, or ask for fewer new tokens"
+        )
+    return state if need <= state.capacity else grow(state, min(bucket(need), _rounded_context(config)))
+
+
+def _rounded_context(config: ModelConfig) -> int:
+    return -(-config.context // BLOCK) * BLOCK
+
+
+def check_overflow(config: ModelConfig, state: State) -> None:
+    """Raises if tokens of any row did not fit; a state that has overflowed is not to be used.
+
+    Raises:
+        ContextOverflowError: naming the rows, the capacity and the model's context.
+    """
+    rows = np.flatnonzero(np.asarray(state.overflow))
+    if rows.size:
+        raise ContextOverflowError(
+            f"rows {rows.tolist()} were given more tokens than the cache's capacity of {state.capacity} ({config.name} "
+            f"has a context of {config.context}); reserve room with mintjax.cache.reserve before extending"
+        )
+
+
+def truncate(state: State, length: Int[Array, " B"]) -> State:
+    """Forgets the tokens of each row at and past ``length``. Pure, and free: nothing is moved.
+
+    The hidden state of a row that got shorter is nan until its last kept token is fed again: truncate to one less and
+    extend with that token (:func:`mintjax.generation.rewind` does both).
+
+    Args:
+        state: any state.
+        length: tokens to keep in each row; a row that has fewer keeps what it has.
+
+    Returns:
+        The shorter state.
+
+    Example:
+        >>> state = truncate(state, state.length - 1)
+    """
+    length = jnp.minimum(state.length, jnp.maximum(jnp.asarray(length, jnp.int32), 0))
+    shorter = length < state.length
+    return state.replace(length=length, hidden=jnp.where(shorter[:, None], jnp.nan, state.hidden))

@@ -1,0 +1,159 @@
+"""The dense decoder of Llama and Qwen3: its layers as Flax NNX modules, and the same layers as pure functions.
+
+The modules say what there is (names, shapes, initial values); every computation, theirs too, goes through the pure
+functions below, which take one layer's weights as a plain dict. Linears are stored ``[out, in]``, as checkpoints are.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int, Key
+
+from mintjax.adapters import Adapter, LoraConfig, linear, linear_shapes
+from mintjax.models.config import ModelConfig
+from mintjax.models.rope import apply_rope
+
+Weights = dict[str, Any]
+
+
+class DecoderLayer(nnx.Module):
+    """One layer's parameters: grouped-query attention and a gated MLP, each behind its norm."""
+
+    def __init__(self, config: ModelConfig, *, dtype: Any, rngs: nnx.Rngs) -> None:
+        """Draws the linears from a normal of standard deviation 1/sqrt(in); norms are ones."""
+        ones = partial(jnp.ones, dtype=dtype)
+        self.attn_norm = nnx.Param(ones(config.hidden_size))
+        self.mlp_norm = nnx.Param(ones(config.hidden_size))
+        if config.qk_norm:
+            self.q_norm = nnx.Param(ones(config.head_dim))
+            self.k_norm = nnx.Param(ones(config.head_dim))
+        for name, (out_size, in_size) in linear_shapes(config).items():
+            draw = jax.random.normal(rngs.params(), (out_size, in_size), dtype)
+            setattr(self, name, nnx.Param(draw * in_size**-0.5))
+
+
+class Decoder(nnx.Module):
+    """All parameters of a dense decoder."""
+
+    def __init__(self, config: ModelConfig, *, dtype: Any = jnp.float32, rngs: nnx.Rngs) -> None:
+        """Draws initial parameters; a checkpoint's take their place by name (``mintjax.weights``)."""
+        shape = (config.vocab_size, config.hidden_size)
+        self.embed = nnx.Param(jax.random.normal(rngs.params(), shape, dtype) * config.hidden_size**-0.5)
+        self.norm = nnx.Param(jnp.ones(config.hidden_size, dtype))
+        self.layers = nnx.List([DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)])
+        if not config.tied_head:
+            self.unembed = nnx.Param(
+                jax.random.normal(rngs.params(), shape, dtype) * config.hidden_size**-0.5
+            )
+
+
+def weights_of(decoder: Decoder) -> Weights:
+    """A module's parameters as the plain pytree that the pure functions take.
+
+    Returns:
+        ``{"embed": [V, D], "norm": [D], "layers": ({"q": [out, in], ...}, ...)}``, and ``"unembed": [V, D]`` where the
+        head is not tied to the embedding.
+    """
+    pure = nnx.to_pure_dict(nnx.state(decoder, nnx.Param))
+    return pure | {"layers": tuple(pure["layers"][i] for i in range(len(pure["layers"])))}
+
+
+def init_weights(config: ModelConfig, key: Key[Array, ""], dtype: Any = jnp.float32) -> Weights:
+    """Draws the weights of an untrained decoder in one compiled call.
+
+    Example:
+        >>> base = init_weights(config, jax.random.key(0))
+    """
+    return jax.jit(lambda key: weights_of(Decoder(config, dtype=dtype, rngs=nnx.Rngs(key))))(key)
+
+
+def weight_shapes(config: ModelConfig, dtype: Any = jnp.float32) -> Weights:
+    """The same tree as :func:`init_weights` with ``jax.ShapeDtypeStruct`` leaves: what a checkpoint must hold."""
+    return jax.eval_shape(lambda: weights_of(Decoder(config, dtype=dtype, rngs=nnx.Rngs(0))))
+
+
+def rms_norm(x: Float[Array, "... D"], weight: Float[Array, " D"], eps: float) -> Float[Array, "... D"]:
+    """Root-mean-square norm (Zhang and Sennrich, arXiv:1910.07467) in at least float32, in which it is returned."""
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight.astype(x.dtype)
+
+
+def embed(weights: Weights, tokens: Int[Array, "B S"]) -> Float[Array, "B S D"]:
+    """Token embeddings as the residual stream, which is kept in at least float32 whatever the weights are in."""
+    table = weights["embed"]
+    return table[tokens].astype(jnp.promote_types(table.dtype, jnp.float32))
+
+
+def queries_keys_values(
+    config: ModelConfig,
+    lora: LoraConfig,
+    weights: Weights,
+    adapter: Adapter,
+    residual: Float[Array, "B S D"],
+    rope: tuple[Float[Array, "B S half"], Float[Array, "B S half"]],
+) -> tuple[Float[Array, "B K G S H"], Float[Array, "B K S H"], Float[Array, "B K S H"]]:
+    """The first half of a layer: norm, projections, q/k norm, rotation.
+
+    Args:
+        config: the model.
+        lora: scale of the adapter.
+        weights: one layer's weights.
+        adapter: one layer's adapters, possibly empty.
+        residual: residual stream.
+        rope: cos and sin tables of the tokens' positions.
+
+    Returns:
+        Queries grouped by the key head they share (G = query heads a key head), keys and values, all in the weights'
+        dtype: that is what a cache stores, so fresh and cached keys are the same numbers.
+    """
+    batch, size, _ = residual.shape
+    x = rms_norm(residual, weights["attn_norm"], config.norm_eps)
+
+    def project(name: str) -> Float[Array, "B S heads H"]:
+        y = linear(x, weights[name], adapter.get(name), lora.scale)
+        return y.reshape(batch, size, -1, config.head_dim)
+
+    q, k, v = project("q"), project("k"), project("v")
+    if config.qk_norm:
+        q = rms_norm(q, weights["q_norm"], config.norm_eps)
+        k = rms_norm(k, weights["k_norm"], config.norm_eps)
+    q, k = apply_rope(q, *rope), apply_rope(k, *rope)
+    dtype = weights["q"].dtype
+    q = q.reshape(batch, size, config.num_kv_heads, -1, config.head_dim).transpose(0, 2, 3, 1, 4)
+    return q.astype(dtype), k.transpose(0, 2, 1, 3).astype(dtype), v.transpose(0, 2, 1, 3).astype(dtype)
+
+
+def finish_layer(
+    config: ModelConfig,
+    lora: LoraConfig,
+    weights: Weights,
+    adapter: Adapter,
+    residual: Float[Array, "B S D"],
+    attended: Float[Array, "B K G S H"],
+) -> Float[Array, "B S D"]:
+    """The second half of a layer: output projection, and the gated MLP behind its norm."""
+    batch, size, _ = residual.shape
+    attended = attended.transpose(0, 3, 1, 2, 4).reshape(batch, size, -1)
+
+    def project(name: str, x: Float[Array, "B S i"]) -> Float[Array, "B S o"]:
+        return linear(x, weights[name], adapter.get(name), lora.scale)
+
+    residual = residual + project("o", attended)
+    x = rms_norm(residual, weights["mlp_norm"], config.norm_eps)
+    return residual + project("down", jax.nn.silu(project("gate", x)) * project("up", x))
+
+
+def final_norm(config: ModelConfig, weights: Weights, residual: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
+    """The hidden states that the head reads."""
+    return rms_norm(residual, weights["norm"], config.norm_eps)
+
+
+def unembed(
+    lora: LoraConfig, weights: Weights, adapter: Adapter | None, hidden: Float[Array, "... D"]
+) -> Float[Array, "... V"]:
+    """Next-token logits of hidden states, in at least float32."""
+    table = weights.get("unembed", weights["embed"])
+    return linear(hidden, table, None if adapter is None else adapter.get("unembed"), lora.scale)
