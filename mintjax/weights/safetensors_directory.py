@@ -1,0 +1,146 @@
+"""A Hugging Face directory, ``config.json`` and safetensors, becomes a configuration and base weights."""
+
+import json
+import re
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+from safetensors import SafetensorError, safe_open
+
+from mintjax.models.config import ModelConfig
+from mintjax.weights.config_json import model_config
+from mintjax.weights.tensors import assemble_base
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+
+_TOP = {
+    "embed": "model.embed_tokens.weight",
+    "norm": "model.norm.weight",
+    "unembed": "lm_head.weight",
+}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "mlp_norm": "post_attention_layernorm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+
+# Old conversions store the rotary frequencies, which the configuration determines.
+_DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+
+
+def load_directory(
+    directory: Path, name: str, *, dtype: Any = None, mesh: Mesh | None = None
+) -> tuple[ModelConfig, dict[str, Any]]:
+    """Loads a directory as ``save_pretrained`` writes it, in one file or in shards with an index.
+
+    Args:
+        directory: holds ``config.json`` and ``model.safetensors`` or its index.
+        name: what the policy is called by.
+        dtype: dtype of the weights; None keeps the checkpoint's.
+        mesh: devices to spread them over.
+
+    Returns:
+        The configuration and the tree of ``Policy.base``.
+
+    Raises:
+        FileNotFoundError: for a missing file, named.
+        ValueError: for a configuration or a tensor that does not fit, named.
+
+    Example:
+        >>> config, base = load_directory(Path("model"), "model")  # doctest: +SKIP
+    """
+    config = model_config(read_json(directory / "config.json"), name)
+    with ExitStack() as stack:
+        homes: dict[str, Any] = {}
+        for file, expected in _shards(directory).items():
+            path = directory / file
+            if not path.exists():
+                raise FileNotFoundError(f"{path}: {_INDEX} names this shard; download it again")
+            try:
+                opened = stack.enter_context(safe_open(path, framework="numpy"))
+            except SafetensorError as error:
+                raise ValueError(f"{path}: not a whole safetensors file: {error}") from error
+            absent = expected - set(opened.keys())
+            if absent:
+                raise ValueError(f"{path}: {_INDEX} says that it holds {sorted(absent)[:8]}")
+            homes |= dict.fromkeys(opened.keys(), opened)
+
+        def read(tensor: str) -> np.ndarray:
+            return homes[tensor].get_tensor(tensor)
+
+        present = {tensor for tensor in homes if not _DERIVED.fullmatch(tensor)}
+        if config.tied_head and _TOP["unembed"] in present:
+            if not np.array_equal(read(_TOP["unembed"]), read(_TOP["embed"])):
+                raise ValueError(
+                    f"{directory}: tie_word_embeddings is true, but {_TOP['unembed']} is not "
+                    f"{_TOP['embed']}; correct config.json"
+                )
+            present.remove(_TOP["unembed"])
+        base = assemble_base(
+            config, tensor_name, present, read, source=str(directory), dtype=dtype, mesh=mesh
+        )
+    return config, base
+
+
+def tensor_name(key: str) -> str:
+    """Hugging Face's name for a base weight.
+
+    Example:
+        >>> tensor_name("layers.3.q")
+        'model.layers.3.self_attn.q_proj.weight'
+    """
+    if key in _TOP:
+        return _TOP[key]
+    _, layer, weight = key.split(".")
+    return f"model.layers.{layer}.{_LAYER[weight]}.weight"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON object from a file that has to be there.
+
+    Raises:
+        FileNotFoundError: with what its directory does hold.
+        ValueError: where it is not JSON.
+
+    Example:
+        >>> read_json(Path("model/config.json"))["model_type"]  # doctest: +SKIP
+        'llama'
+    """
+    if not path.exists():
+        names = (
+            sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
+        )
+        raise FileNotFoundError(
+            f"{path}: no such file; {path.parent} holds {', '.join(names[:12]) or 'nothing'}"
+        )
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from error
+
+
+def _shards(directory: Path) -> dict[str, set[str]]:
+    """The weight files of a directory, and the tensors that an index promises of each."""
+    if (directory / _SINGLE).exists():
+        return {_SINGLE: set()}
+    if not (directory / _INDEX).exists():
+        raise FileNotFoundError(
+            f"{directory}: expected {_SINGLE} or {_INDEX}; save the model with "
+            "save_pretrained(..., safe_serialization=True)"
+        )
+    shards: dict[str, set[str]] = {}
+    for tensor, file in read_json(directory / _INDEX)["weight_map"].items():
+        shards.setdefault(file, set()).add(tensor)
+    return shards
