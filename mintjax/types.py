@@ -1,5 +1,6 @@
 """The values that every layer of mintjax passes to the next. A leaf: standard library and numpy only."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 
@@ -100,19 +101,19 @@ class Episode:
     def reward(self) -> float | None:
         """The sum of the turns' rewards; None where no turn has one."""
         rewards = [turn.reward for turn in self.turns if turn.reward is not None]
-        return sum(rewards) if rewards else None
+        return math.fsum(rewards) if rewards else None
 
     @property
     def tokens(self) -> np.ndarray:
         """The token stream of the whole episode, int32 ``[N]``."""
-        return np.concatenate([turn.tokens for turn in self.turns])
+        return np.concatenate([np.zeros(0, np.int32), *(turn.tokens for turn in self.turns)])
 
     @property
     def sampled(self) -> np.ndarray:
         """True on the tokens that the policy emitted, bool ``[N]``."""
-        return np.concatenate([turn.sampled for turn in self.turns])
+        return np.concatenate([np.zeros(0, bool), *(turn.sampled for turn in self.turns)])
 
     @property
     def logprobs(self) -> np.ndarray:
         """The sampler's log probabilities, float32 ``[N]``; nan on tokens that were not sampled."""
-        return np.concatenate([turn.logprobs for turn in self.turns])
+        return np.concatenate([np.zeros(0, np.float32), *(turn.logprobs for turn in self.turns)])
