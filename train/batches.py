@@ -1,0 +1,175 @@
+"""Episodes and their advantages as padded arrays that a gradient plan takes."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Float32, Int32
+
+from mintjax.train.advantages import Advantages
+from mintjax.types import Episode
+
+BLOCK = 64  # a row's padded length is a multiple of it
+
+
+class Batch(NamedTuple):
+    """B episodes, right-padded to N tokens. What stands at ``[b, n]`` is about ``tokens[b, n]`` given those before it.
+
+    A pytree: it goes into jit as it is.
+
+    Attributes:
+        tokens: the episodes' token streams; 0 on padding.
+        length: real tokens of each row; a row of length 0 fills the batch up.
+        mask: 1 on the tokens that are trained, 0 on all others and on padding.
+        advantages: the normalised advantage of the token's turn; 0 where ``mask`` is 0.
+        logprobs: the sampler's log probabilities; 0 where ``mask`` is 0, where they must not be read.
+        weights: what cross-entropy multiplies each token's log probability by; the advantages here, so that its
+            gradient is REINFORCE's.
+        temperature: the one that ``logprobs`` are of, for the loss to use too.
+    """
+
+    tokens: Int32[np.ndarray, "B N"]
+    length: Int32[np.ndarray, " B"]
+    mask: Float32[np.ndarray, "B N"]
+    advantages: Float32[np.ndarray, "B N"]
+    logprobs: Float32[np.ndarray, "B N"]
+    weights: Float32[np.ndarray, "B N"]
+    temperature: Float[np.ndarray, ""]
+
+
+def micro_batches(
+    episodes: Sequence[Episode], advantages: Advantages, *, rows: int, block: int = BLOCK
+) -> list[Batch]:
+    """Lay a batch of episodes out as micro-batches, whose losses are to be summed.
+
+    A token is trained where the policy sampled it and its turn has an advantage. Episodes without a trained token have no
+    gradient and are left out; their tokens are in no count. Episodes are sorted by length, so that rows of like length
+    share a micro-batch, and ties keep the order of group and member.
+
+    Args:
+        episodes: one batch, of one temperature.
+        advantages: theirs, normalised, in the same order.
+        rows: B of every micro-batch; the last one is filled up with rows of length 0.
+        block: see `padded_length`.
+
+    Returns:
+        The micro-batches, the longest rows first; none where no episode carries a signal.
+
+    Raises:
+        ValueError: where ``rows`` is less than 1, episodes and advantages differ in number, temperatures differ, or
+            samples were drawn greedily.
+        RuntimeError: where the trained tokens are not those that were sampled: a fault of mintjax.
+
+    Example:
+        >>> advantages = normalise(group_advantages(episodes), episodes, max_tokens=64)
+        >>> [batch.tokens.shape for batch in micro_batches(episodes, advantages, rows=8)]
+        [(8, 256), (8, 128)]
+    """
+    if rows < 1:
+        raise ValueError(f"rows: expected at least 1, came {rows}.")
+    if len(episodes) != len(advantages.values):
+        raise ValueError(
+            f"advantages: expected one entry an episode ({len(episodes)}), came "
+            f"{len(advantages.values)}. Compute them from these very episodes."
+        )
+    places = [i for i, trained in enumerate(advantages.trained) if trained.any()]
+    places.sort(key=lambda i: (-len(episodes[i].tokens), episodes[i].group, episodes[i].member))
+    temperature = _one_temperature([episodes[i] for i in places])
+    batches = []
+    for start in range(0, len(places), rows):
+        size = padded_length(len(episodes[places[start]].tokens), block)
+        batch = _empty_batch(rows, size, temperature)
+        for row, place in enumerate(places[start : start + rows]):
+            _fill_row(
+                batch, row, episodes[place], advantages.values[place], advantages.trained[place]
+            )
+        batches.append(batch)
+    _check_count(batches, episodes, advantages)
+    return batches
+
+
+def padded_length(length: int, block: int = BLOCK) -> int:
+    """The length that a row of ``length`` tokens is padded to.
+
+    Multiples of ``block`` at first, then four lengths for each doubling: few shapes to compile, and at most a quarter
+    of a long row is padding.
+
+    Args:
+        length: real tokens, at least 1.
+        block: a power of two.
+
+    Returns:
+        A multiple of ``block``.
+
+    Example:
+        >>> [padded_length(n) for n in (1, 100, 500, 520, 1100)]
+        [64, 128, 512, 640, 1280]
+    """
+    grid = max(block, 1 << max(0, (length - 1).bit_length() - 3))
+    return -(-length // grid) * grid
+
+
+def _one_temperature(episodes: Sequence[Episode]) -> float:
+    """Return the temperature that all episodes were sampled at; 1 where there are none."""
+    temperatures = {turn.temperature for episode in episodes for turn in episode.turns}
+    if len(temperatures) > 1:
+        raise ValueError(
+            f"temperature: expected one for the batch, came {sorted(temperatures)}. A ratio needs "
+            "the sampler's temperature: train on each in a batch of its own."
+        )
+    if 0 in temperatures:
+        raise ValueError(
+            "temperature: expected a positive one, came 0. A greedy sample has no log probability "
+            "that a loss could use: sample at a temperature above 0 to train."
+        )
+    return temperatures.pop() if temperatures else 1.0
+
+
+def _empty_batch(rows: int, size: int, temperature: float) -> Batch:
+    """Return a batch of padding, to be filled in."""
+
+    def zeros() -> np.ndarray:
+        return np.zeros((rows, size), np.float32)
+
+    return Batch(
+        tokens=np.zeros((rows, size), np.int32),
+        length=np.zeros(rows, np.int32),
+        mask=zeros(),
+        advantages=zeros(),
+        logprobs=zeros(),
+        weights=zeros(),
+        temperature=np.asarray(temperature, np.float32),
+    )
+
+
+def _fill_row(
+    batch: Batch, row: int, episode: Episode, values: np.ndarray, trained: np.ndarray
+) -> None:
+    """Write an episode into a row of a batch that nobody else holds yet."""
+    sizes = [len(turn.tokens) for turn in episode.turns]
+    size = sum(sizes)
+    chosen = episode.sampled & np.repeat(trained, sizes)
+    batch.tokens[row, :size] = episode.tokens
+    batch.length[row] = size
+    batch.mask[row, :size] = chosen
+    batch.advantages[row, :size] = np.where(chosen, np.repeat(values, sizes), 0)
+    batch.weights[row] = batch.advantages[row]
+    batch.logprobs[row, :size] = np.where(chosen, episode.logprobs, 0)
+
+
+def _check_count(
+    batches: Sequence[Batch], episodes: Sequence[Episode], advantages: Advantages
+) -> None:
+    """Refuse batches that train another number of tokens than was sampled in the trained turns."""
+    expected = sum(
+        int(turn.sampled.sum())
+        for episode, trained in zip(episodes, advantages.trained, strict=True)
+        for turn, counts in zip(episode.turns, trained, strict=True)
+        if counts
+    )
+    laid_out = sum(int(batch.mask.sum()) for batch in batches)
+    if laid_out != expected:
+        raise RuntimeError(
+            f"mask: {expected} tokens were sampled in trained turns, but {laid_out} are marked. "
+            "Please report this."
+        )
