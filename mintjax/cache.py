@@ -111,26 +111,32 @@ def grow(state: State, capacity: int) -> State:
     )
 
 
-def reserve(config: ModelConfig, state: State, tokens: int) -> State:
-    """The same state with room for ``tokens`` more in its longest row; on the host, since shapes may change.
+def reserve(config: ModelConfig, state: State, tokens: int | Int[np.ndarray, " B"]) -> State:
+    """The same state with room for ``tokens`` more in each row; on the host, since shapes may change.
 
     Args:
         config: the model, for its context.
         state: any state that has not overflowed.
-        tokens: how many more tokens a row must take.
+        tokens: how many more tokens the rows must take, one number or one a row; a row that takes none needs no room.
 
     Returns:
         The state as it is where it has room, else grown to the next bucket.
 
     Raises:
         ContextOverflowError: if the need is beyond the model's context.
+
+    Example:
+        >>> state = reserve(policy.config, state, 100)
     """
-    longest = int(np.max(state.length))
-    need = longest + tokens
+    held = np.asarray(state.length)
+    more = np.broadcast_to(tokens, held.shape)
+    needs = np.where(more > 0, held + more, 0)
+    row = int(needs.argmax())
+    need = int(needs[row])
     if need > config.context:
         raise ContextOverflowError(
-            f"{config.name} has a context of {config.context} tokens; {need} are needed ({longest} in the cache and "
-            f"{tokens} more). Shorten the conversation, or ask for fewer new tokens"
+            f"{config.name} has a context of {config.context} tokens; {need} are needed ({held[row]} in the cache and "
+            f"{more[row]} more). Shorten the conversation, or ask for fewer new tokens"
         )
     return state if need <= state.capacity else grow(state, min(bucket(need), _rounded_context(config)))
 

@@ -99,7 +99,7 @@ def generate(
             f"them with at least one token, or use rewind instead of truncate"
         )
     check_overflow(policy.config, state)
-    state = reserve(policy.config, state, int(budget.max(initial=0)))
+    state = reserve(policy.config, state, budget)
     tokens: list[list[int]] = [[] for _ in budget]
     logprobs: list[list[float]] = [[] for _ in budget]
     stops: list[Literal["stop", "length"]] = ["length"] * len(budget)
