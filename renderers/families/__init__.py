@@ -1,0 +1,1 @@
+"""Chat formats, one family a file."""

@@ -1,0 +1,76 @@
+"""Plain text turns, ``User: content`` and a blank line: for models without control tokens."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from mintjax.renderers.errors import RenderError
+from mintjax.renderers.format import Finish, Format, Tools
+from mintjax.renderers.messages import ROLES, Spoken
+from mintjax.renderers.pieces import Piece, Said
+from mintjax.renderers.sampled import ids_after_stop
+from mintjax.renderers.tokenizer import Tokenizer
+from mintjax.types import Message
+
+_HEADER = re.compile(rf"\n\n(?:{'|'.join(role.capitalize() for role in ROLES)}):")
+
+
+class RoleColon(Format):
+    r"""``Role: content`` with blank lines between; a reply ends with the user's next header.
+
+    The stop is the text ``\n\nUser:``. The ids of a reply run up to and including the one that
+    completes it, and what of the next header they hold is not written again. As no control tokens
+    guard the turns, a message whose text would start one is refused.
+    """
+
+    name = "role_colon"
+    controls = ()
+    stop = "\n\nUser:"
+    writes_bos = True
+
+    def between(self, before: str | None, after: str | None) -> tuple[str, str]:
+        """See ``Format.between``."""
+        if after is None:
+            return "", ""
+        return "" if before is None else "\n\n", f"{after.capitalize()}:"
+
+    def system(self, given: Spoken | None, tools: Tools) -> Sequence[Piece] | None:
+        """See ``Format.system``."""
+        return None if given is None else self.body(given)
+
+    def body(self, message: Spoken) -> Sequence[Piece]:
+        """See ``Format.body``."""
+        forged = _HEADER.search(message.content)
+        if forged:
+            raise RenderError(
+                f"{message.where}: its text holds {forged[0]!r}, which would start a turn in "
+                f"{self.name!r}; remove the blank line before it"
+            )
+        return [Said(f" {message.content}")]
+
+    def ends(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """See ``Format.ends``."""
+        return tokenizer.ends
+
+    def finish(self, ids: np.ndarray, tokenizer: Tokenizer, where: str) -> Finish:
+        """See ``Format.finish``."""
+        finish = super().finish(ids, tokenizer, where)
+        if finish.how != "length":
+            return finish
+        text = tokenizer.decode(ids)
+        if self.stop not in text:
+            return Finish("length", ids, text[-len(self.stop) :])
+        count = len(ids) - 1
+        while count and self.stop in tokenizer.decode(ids[:count]):
+            count -= 1
+        if count < len(ids) - 1:
+            raise ids_after_stop(where, len(ids) - 1 - count)
+        return Finish("stop", ids, self.stop)
+
+    def read(self, finish: Finish, tokenizer: Tokenizer) -> tuple[Message, tuple[str, ...]]:
+        """See ``Format.read``."""
+        text = tokenizer.decode(finish.body)
+        if finish.how == "stop":
+            text = text[: text.index(self.stop)]
+        return {"role": "assistant", "content": text.removeprefix(" ")}, ()

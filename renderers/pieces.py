@@ -1,0 +1,149 @@
+"""What a format writes, and its encoding: control tokens by id, text runs in one pass each."""
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from mintjax.renderers.errors import RenderError
+from mintjax.renderers.tokenizer import Tokenizer
+
+
+class Own(NamedTuple):
+    """The format's own words. Control tokens that it names go out by id."""
+
+    text: str
+
+
+class Said(NamedTuple):
+    """A caller's words: ordinary characters, whatever they spell."""
+
+    text: str
+
+
+Piece = Own | Said
+
+
+class Source(IntEnum):
+    """Who wrote a token: the format, a message (or tool schema), a prefill, or the policy."""
+
+    TEMPLATE = 0
+    CONTENT = 1
+    PREFILL = 2
+    SAMPLED = 3
+
+
+class Tokens(NamedTuple):
+    """Aligned arrays of n tokens.
+
+    Attributes:
+        ids: int32 ``[n]``.
+        sampled: bool ``[n]``; the policy emits it (or would, in a supervised example).
+        message: int32 ``[n]``; number of the message the token belongs to, -1 for what belongs to
+            none.
+        source: int8 ``[n]``; a ``Source``.
+    """
+
+    ids: np.ndarray
+    sampled: np.ndarray
+    message: np.ndarray
+    source: np.ndarray
+
+
+class Writer:
+    r"""Collects pieces in order, and encodes them. Lives inside one rendering.
+
+    A token belongs to the piece in which its first character lies, so a token that merges the end
+    of a header with the start of a reply is not marked as sampled: no policy can emit it after that
+    header.
+
+    Example:
+        >>> writer = Writer(tokenizer, ("<|im_start|>", "<|im_end|>"))
+        >>> writer.write([Own("<|im_start|>user\n"), Said("hi"), Own("<|im_end|>")], message=0)
+        >>> writer.tokens().ids
+        array([151644, 872, 198, 6023, 151645], dtype=int32)
+    """
+
+    def __init__(self, tokenizer: Tokenizer, controls: Sequence[str]) -> None:
+        """Starts an empty stream for a format with these control tokens."""
+        self._tokenizer = tokenizer
+        names = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
+        self._controls = re.compile(f"({names})") if controls else None
+        self._run: list[tuple[str, tuple[bool, int, Source]]] = []
+        self._ids: list[int] = []
+        self._marks: list[tuple[bool, int, Source]] = []
+
+    def write(
+        self,
+        pieces: Iterable[Piece],
+        *,
+        message: int,
+        sampled: bool = False,
+        said: Source = Source.CONTENT,
+    ) -> None:
+        """Appends pieces of one message; ``said`` is the source of a caller's words among them.
+
+        Raises:
+            RenderError: where a text holds half of a surrogate pair.
+        """
+        for piece in pieces:
+            if isinstance(piece, Said):
+                _check_unicode(piece.text, message)
+                self._run.append((piece.text, (sampled, message, said)))
+                continue
+            mark = (sampled, message, Source.TEMPLATE)
+            parts = self._controls.split(piece.text) if self._controls else [piece.text]
+            for index, part in enumerate(parts):
+                if index % 2:  # re.split puts what the group matched at the odd places
+                    self.control(self._tokenizer.control[part], *mark)
+                else:
+                    self._run.append((part, mark))
+
+    def control(self, token: int, sampled: bool, message: int, source: Source) -> None:
+        """Appends a control token by id."""
+        self.cut()
+        self._ids.append(token)
+        self._marks.append((sampled, message, source))
+
+    def cut(self) -> None:
+        """Ends the text run here: no token will span this place."""
+        run, self._run = self._run, []
+        text = "".join(part for part, _ in run)
+        if not text:
+            return
+        ids, spans = self._tokenizer.encode(text)
+        begins = np.cumsum([0, *(len(part) for part, _ in run)])[:-1]
+        lost = self._tokenizer.lost(text, ids, spans)
+        if lost is not None:
+            _, message, _ = run[int(np.searchsorted(begins, lost, side="right")) - 1][1]
+            raise RenderError(
+                f"message {message}: the vocabulary has no token for the character {text[lost]!r} "
+                "and would drop it; remove it from the text"
+            )
+        places = np.searchsorted(begins, [begin for begin, _ in spans], side="right") - 1
+        self._ids += ids
+        self._marks += [run[place][1] for place in places]
+
+    def tokens(self) -> Tokens:
+        """All that was written, encoded."""
+        self.cut()
+        marks = np.array(self._marks, np.int32).reshape(-1, 3)
+        return Tokens(
+            np.array(self._ids, np.int32),
+            marks[:, 0] != 0,
+            marks[:, 1],
+            marks[:, 2].astype(np.int8),
+        )
+
+
+def _check_unicode(text: str, message: int) -> None:
+    """Refuses a text that has no UTF-8 form."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RenderError(
+            f"message {message}: character {error.start} is half of a surrogate pair, which has no "
+            "UTF-8 form; repair the text where it was decoded"
+        ) from None

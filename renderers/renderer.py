@@ -1,0 +1,274 @@
+"""The renderer: a frozen value that turns messages into ids of one chat format, and back."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from mintjax.renderers.emitter import emit
+from mintjax.renderers.errors import RenderError
+from mintjax.renderers.format import Format, Tools, stop_tokens
+from mintjax.renderers.messages import check, to_json
+from mintjax.renderers.rendered import Rendered
+from mintjax.renderers.sampled import to_ids
+from mintjax.renderers.tokenizer import Tokenizer, adapt
+from mintjax.types import Message
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """What a reply says.
+
+    Attributes:
+        message: the assistant's message. What could not be read as a tool call stays in its
+            content.
+        stop: how the reply ended: the format's stop, another token that ends a text, or a length
+            limit; "malformed" where it ended by itself but holds a tool call that cannot be read.
+        unread: why each unreadable tool call is one; empty where all could be read.
+    """
+
+    message: Message
+    stop: Literal["stop", "end_of_text", "length", "malformed"]
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Extendable:
+    """Whether turn-by-turn extension writes a conversation as its whole rendering does.
+
+    Attributes:
+        message: number of the message where the two part; None where they do not.
+        reason: what each of them writes there; empty where they do not part.
+    """
+
+    message: int | None = None
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        """True where the conversation can be extended."""
+        return self.message is None
+
+
+@dataclass(frozen=True)
+class Renderer:
+    """A chat format, bound to a tokenizer or not. Make one with ``get_renderer``.
+
+    Attributes:
+        form: the chat format.
+        history: ``"template"`` or ``"keep"``, see ``get_renderer``.
+        tokenizer: the vocabulary that is used where a call names none.
+    """
+
+    form: Format
+    history: Literal["template", "keep"] = "template"
+    tokenizer: Tokenizer | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The format's registered name."""
+        return self.form.name
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """The texts at which sampling must stop, where a text and no token ends a reply."""
+        return () if self.form.stop in self.form.controls else (self.form.stop,)
+
+    def stop_tokens(self, tokenizer: Any = None) -> tuple[int, ...]:
+        """The ids at which sampling must stop; the format's own stop first, where it is a token.
+
+        Args:
+            tokenizer: a tokenizer, where the renderer is not bound to one.
+
+        Raises:
+            RenderError: where there is no tokenizer, or it lacks a control token of the format.
+
+        Example:
+            >>> get_renderer("qwen3_instruct", tokenizer).stop_tokens()
+            (151645, 151643)
+        """
+        return stop_tokens(self.form, self._view(tokenizer))
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tokenizer: Any = None,
+        *,
+        tools: Tools | None = None,
+        extend: Rendered | None = None,
+        prefill: str | None = None,
+    ) -> Rendered:
+        """Writes a conversation, or what new messages add to one.
+
+        The result ends with the generation prompt unless the last message is the assistant's. With
+        ``extend``, only the new ids are returned, glue included; they follow what was sampled,
+        which is never decoded and encoded again. The cost is that of the new messages.
+
+        Args:
+            messages: OpenAI-shaped messages, at least one; with ``extend`` the new ones only.
+            tokenizer: a tokenizer, where the renderer is not bound to one.
+            tools: JSON schemas to declare in the first system message. With ``extend``, None is "as
+                before".
+            extend: a conversation that this renderer wrote, after ``with_sampled`` or ending with
+                an assistant message.
+            prefill: the first words of the reply. They are written as plain text after the
+                generation prompt, and are no part of what is sampled.
+
+        Returns:
+            The new ids, and who wrote each. Linked to ``extend``.
+
+        Raises:
+            RenderError: messages that the format cannot write, tools that differ from those before,
+                a reply that is still awaited, a vocabulary without the format's control tokens.
+
+        Example:
+            >>> renderer = get_renderer("qwen3_instruct", tokenizer)
+            >>> prompt = renderer.render([{"role": "user", "content": "hi"}])
+            >>> answered = prompt.with_sampled(sample.tokens)
+            >>> following = renderer.render([{"role": "user", "content": "and?"}], extend=answered)
+        """
+        view = self._view(tokenizer)
+        if not isinstance(messages, Sequence) or isinstance(messages, str) or not len(messages):
+            raise RenderError(
+                f"messages: expected a list of at least one message, got {messages!r}; every "
+                "rendering adds a message"
+            )
+        first = extend.cursor.messages if extend is not None else 0
+        spoken = [check(message, number) for number, message in enumerate(messages, first)]
+        for message in spoken:
+            if message.calls and not self.form.declares_tools:
+                raise RenderError(
+                    f"{message.where}: {self.name!r} writes no tool calls; put them into content, "
+                    "or use a renderer that does"
+                )
+        if prefill and spoken[-1].role == "assistant":
+            raise RenderError(
+                f"prefill: {spoken[-1].where} is the last, so no reply is asked for; leave prefill "
+                "or that message out"
+            )
+        tools_hash = self._tools_hash(tools)
+        if extend is not None:
+            self._check_extension(extend, None if tools is None else tools_hash)
+            tools_hash = extend.cursor.tools
+        return emit(
+            self.form,
+            view,
+            spoken,
+            tools=tools or (),
+            tools_hash=tools_hash,
+            before=extend,
+            prefill=prefill or "",
+            split_turns=self.history == "keep" or extend is not None,
+        )
+
+    def parse(self, ids: Any, tokenizer: Any = None) -> Parsed:
+        """Reads what the policy said.
+
+        Only control tokens structure a reply: text that spells one is text.
+
+        Args:
+            ids: int ``[n]``; the sampled ids of one reply, verbatim.
+            tokenizer: a tokenizer, where the renderer is not bound to one.
+
+        Returns:
+            The message, how it ended, and what in it is no readable tool call. Bytes of a character
+            that was cut show as U+FFFD: keep the ids, never encode the content again.
+
+        Raises:
+            RenderError: where ids follow the stop, or are no ids.
+
+        Example:
+            >>> renderer.parse([6023, 151645])
+            Parsed(message={'role': 'assistant', 'content': 'hi'}, stop='stop', unread=())
+        """
+        view = self._view(tokenizer)
+        where = "reply"
+        finish = self.form.finish(to_ids(ids, where), view, where)
+        message, unread = self.form.read(finish, view)
+        how = "malformed" if unread and finish.how != "length" else finish.how
+        return Parsed(message, how, unread)
+
+    def can_extend(
+        self, messages: Sequence[Message], tokenizer: Any = None, *, tools: Tools | None = None
+    ) -> Extendable:
+        r"""Whether a conversation, said turn by turn, has the ids that the template gives it.
+
+        Found out by rendering it both ways.
+
+        Args:
+            messages: the whole conversation.
+            tokenizer: a tokenizer, where the renderer is not bound to one.
+            tools: as for ``render``.
+
+        Raises:
+            RenderError: as ``render``.
+
+        Example:
+            >>> renderer.can_extend([user, {"role": "assistant", "content": "\nhi"}])
+            Extendable(message=1, reason="from id 8 on the template writes ['\n\n', 'hi'], ...")
+        """
+        view = self._view(tokenizer)
+        template = Renderer(self.form, "template").render(messages, view, tools=tools)
+        kept = Renderer(self.form, "keep").render(messages, view, tools=tools)
+        if np.array_equal(template.ids, kept.ids):
+            return Extendable()
+        shared = min(len(template), len(kept))
+        differ = np.flatnonzero(template.ids[:shared] != kept.ids[:shared])
+        place = int(differ[0]) if differ.size else shared
+        longer = template if len(template) > place else kept
+        written = [
+            [view.decode([token]) for token in side[place : place + 2]] for side in (template, kept)
+        ]
+        return Extendable(
+            int(longer.message[place]),
+            f"from id {place} on the template writes {written[0]}, extension {written[1]}",
+        )
+
+    def _view(self, tokenizer: Any) -> Tokenizer:
+        """The vocabulary to use, checked."""
+        view = self.tokenizer if tokenizer is None else adapt(tokenizer)
+        if view is None:
+            raise RenderError(
+                f"renderer {self.name!r} is bound to no tokenizer; pass one, here or to "
+                "get_renderer"
+            )
+        view.require(self.form.controls, self.name)
+        return view
+
+    def _tools_hash(self, tools: Tools | None) -> str:
+        """The same text for tools that are written alike, and for no others; empty for none."""
+        if not tools:
+            return ""
+        if not self.form.declares_tools:
+            raise RenderError(
+                f"tools: {self.name!r} writes no tool schemas; describe the tools in a system "
+                "message, or use a renderer that does"
+            )
+        for number, tool in enumerate(tools):
+            if not isinstance(tool, Mapping):
+                raise RenderError(
+                    f"tools[{number}]: expected a JSON schema as a dict, got {type(tool).__name__}"
+                )
+        written = "\n".join(to_json(tool, f"tools[{n}]") for n, tool in enumerate(tools))
+        return hashlib.sha256(written.encode(errors="surrogatepass")).hexdigest()
+
+    def _check_extension(self, extend: Rendered, tools_hash: str | None) -> None:
+        """Refuses a conversation that new messages cannot follow."""
+        cursor = extend.cursor
+        if cursor.renderer != self.name:
+            raise RenderError(
+                f"extend: written by renderer {cursor.renderer!r}, and this is {self.name!r}; "
+                "extend with the same one"
+            )
+        if cursor.awaiting:
+            raise RenderError(
+                f"extend: message {cursor.messages - 1} (assistant) is still awaited; give its "
+                "sampled ids by with_sampled(ids), an empty list where nothing was sampled"
+            )
+        if tools_hash is not None and tools_hash != cursor.tools:
+            raise RenderError(
+                "tools: they differ from those declared at the start, and message "
+                f"{cursor.messages} cannot change them; pass None or the same, or render the whole "
+                "conversation anew"
+            )

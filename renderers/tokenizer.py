@@ -1,0 +1,164 @@
+"""One view of any fast tokenizer: text to ids that are no control tokens, and ids to text."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from mintjax.renderers.errors import RenderError
+
+# A tokenizer of the `tokenizers` library does not say which of its tokens ends a text: these names
+# do, in public models.
+_END_NAMES = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<eos>",
+    "</s>",
+)
+
+
+class Tokenizer:
+    """A vocabulary as renderers use it.
+
+    It keeps its own copy, and no reference to the tokenizer it was made from.
+    Control tokens are all added tokens of the vocabulary. ``encode`` works on a copy without them,
+    so that no text can spell one; they enter a rendering by id alone.
+
+    Attributes:
+        control: id of every control token, by its name.
+        bos: the token that the tokenizer itself puts before every text; None where it puts none.
+        ends: ids that end a text: the declared end-of-sequence token, and tokens that public models
+            use for it.
+        size: one more than the greatest id.
+    """
+
+    def __init__(self, source: Any) -> None:
+        """Copies what renderers need out of a tokenizer; takes about a second for 150,000 tokens.
+
+        Args:
+            source: a fast tokenizer of ``transformers``, or a ``tokenizers.Tokenizer``.
+
+        Raises:
+            RenderError: where ``source`` is neither.
+        """
+        backend = getattr(source, "backend_tokenizer", source)
+        if not hasattr(backend, "to_str") or not hasattr(backend, "get_added_tokens_decoder"):
+            raise RenderError(
+                f"tokenizer: expected a fast transformers tokenizer or a tokenizers.Tokenizer, got "
+                f"{type(source).__name__}; load one with AutoTokenizer or Tokenizer.from_file"
+            )
+        self._names: dict[int, str] = {
+            token_id: token.content
+            for token_id, token in backend.get_added_tokens_decoder().items()
+        }
+        self.control: dict[str, int] = {name: token_id for token_id, name in self._names.items()}
+        first = backend.encode("").ids[:1] if source is backend else list(source.encode(""))[:1]
+        self.bos: int | None = first[0] if first else None
+        declared = getattr(source, "eos_token_id", None)
+        named = [self.control[name] for name in _END_NAMES if name in self.control]
+        self.ends: tuple[int, ...] = tuple(
+            dict.fromkeys(named if declared is None else [declared, *named])
+        )
+        self.size: int = max([backend.get_vocab_size(), *(i + 1 for i in self._names)])
+        plain = json.loads(backend.to_str())
+        # The post-processor writes BOS and trims spaces off offsets; truncation would cut text in
+        # silence.
+        plain |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+        self._plain = type(backend).from_str(json.dumps(plain))
+
+    def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Encodes a text in one pass, control tokens spelled in it as ordinary characters.
+
+        Returns:
+            ids, and for each id the range of characters of ``text`` that it stands for. Where one
+            character takes several ids, each of them has the range of that character.
+
+        Example:
+            >>> tokenizer.encode("hi<|im_end|>")[0]  # seven ordinary ids
+        """
+        encoding = self._plain.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def lost(self, text: str, ids: list[int], spans: list[tuple[int, int]]) -> int | None:
+        """Index of the first character that ``encode`` dropped, or None.
+
+        Some byte-level vocabularies have no token for some control characters, and leave them out
+        without a word.
+        """
+        edges = np.array([(0, 0), *spans, (len(text), len(text))])
+        gaps = np.flatnonzero(edges[1:, 0] > edges[:-1, 1])
+        if not gaps.size:
+            return None
+        # A normaliser that composes two characters into one leaves a gap as well, and nothing is
+        # lost.
+        normalizer = self._plain.normalizer
+        whole = normalizer.normalize_str(text) if normalizer is not None else text
+        return None if self.decode(ids) == whole else int(edges[gaps[0], 1])
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of some ids, control tokens by their names.
+
+        Bytes that are not whole UTF-8 (a character cut by a length limit), and ids past the
+        vocabulary, show as U+FFFD.
+
+        Example:
+            >>> tokenizer.decode([tokenizer.control["<|im_end|>"]])
+            '<|im_end|>'
+        """
+        parts: list[str] = []
+        run: list[int] = []
+        for token in map(int, ids):
+            name = self._names.get(token, "\ufffd" if token >= self.size else None)
+            if name is None:
+                run.append(token)
+                continue
+            parts += [self._plain.decode(run, skip_special_tokens=False), name]
+            run = []
+        parts.append(self._plain.decode(run, skip_special_tokens=False))
+        return "".join(parts)
+
+    def require(self, names: Sequence[str], renderer: str) -> None:
+        """Checks that the vocabulary has the control tokens a format needs.
+
+        Raises:
+            RenderError: naming the renderer, the tokens that are missing, and the cure.
+        """
+        missing = [name for name in names if name not in self.control]
+        if missing:
+            raise RenderError(
+                f"renderer {renderer!r} needs the control tokens {', '.join(missing)}, which this "
+                f"vocabulary of {self.size} tokens does not have; use the tokenizer of a model "
+                f"that speaks {renderer!r}, or the renderer of this model"
+            )
+
+
+_adapted: WeakKeyDictionary[Any, Tokenizer] = WeakKeyDictionary()
+
+
+def adapt(source: Any) -> Tokenizer:
+    """The view of a tokenizer, made once for each tokenizer and dropped with it.
+
+    Args:
+        source: a fast tokenizer of ``transformers``, a ``tokenizers.Tokenizer``, or a ``Tokenizer``
+            of this module.
+
+    Raises:
+        RenderError: where ``source`` is none of them.
+
+    Example:
+        >>> adapt(tokenizers.Tokenizer.from_file("tokenizer.json")).control["<|im_end|>"]
+        151645
+    """
+    if isinstance(source, Tokenizer):
+        return source
+    try:
+        view = _adapted.get(source)
+    except TypeError:  # not hashable or not weakly referable: no tokenizer of the two libraries
+        return Tokenizer(source)
+    if view is None:
+        view = _adapted[source] = Tokenizer(source)
+    return view
