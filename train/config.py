@@ -1,12 +1,13 @@
 """What a training run is: frozen dataclasses, one a section of the YAML file.
 
-The text below a field is its documentation: ``mintjax train --help`` prints it. Files and command lines become these
-values in ``mintjax.train.config_files``; that module and this one alone import draccus. A value that makes no sense is
-refused when the dataclass is made, so a ``TrainConfig`` that exists is a legal one.
+The text below a field is its documentation: ``mintjax train --help`` prints it. Files and command
+lines become these values in ``mintjax.train.config_files``; draccus is known to the ``config*``
+modules alone. A value that makes no sense is refused when the dataclass is made, so a
+``TrainConfig`` that exists is a legal one.
 
     >>> RolloutConfig(groups=2, group_size=1)
     Traceback (most recent call last):
-    mintjax.train.config.ConfigError: rollout.group_size: expected at least 2 (advantages compare ...), got 1
+    mintjax.train.config.ConfigError: rollout.group_size: expected at least 2 ..., got 1
 """
 
 import math
@@ -16,11 +17,13 @@ from typing import Literal, TypeVar
 
 import draccus
 
+from mintjax.train.advantages import ESTIMATORS, NORMALISERS
+
 Kind = TypeVar("Kind", bound=type)
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; the message names the field, what was expected and what came."""
+    """A configuration that cannot be used; the message names the field and what was expected."""
 
 
 def require(holds: bool, path: str, expected: str, got: object) -> None:
@@ -69,11 +72,11 @@ def register_environment(name: str) -> Callable[[Kind], Kind]:
 
 
 class LossConfig(draccus.ChoiceRegistry):
-    """What each sampled token adds to the loss, told by the ``type`` key; a section without one is ppo."""
+    """What each sampled token adds to the loss, told by the ``type`` key."""
 
     @classmethod
     def default_choice_name(cls) -> str:
-        """Return the kind that a section without ``type`` means."""
+        """Return the kind that a loss without ``type`` is."""
         return "ppo"
 
 
@@ -287,7 +290,9 @@ class TrainConfig:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     """How episodes are sampled."""
     advantage: str = "group_turn_mean"
-    """How rewards become advantages, by the name of a function in mintjax.train.advantages."""
+    """How the episodes of a group are compared."""
+    normaliser: str = "batch_tokens"
+    """What advantages are divided by, so that the sum over tokens is the mean one wants."""
     loss: LossConfig = field(default_factory=PpoConfig)
     """The loss on sampled tokens."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -305,3 +310,6 @@ class TrainConfig:
         require(plain, "name", "a directory name without slashes", self.name)
         require(self.steps >= 1, "steps", "at least 1", self.steps)
         require(0 <= self.seed < 2**32, "seed", "from 0 to 2**32 - 1", self.seed)
+        estimators, normalisers = " or ".join(ESTIMATORS), " or ".join(NORMALISERS)
+        require(self.advantage in ESTIMATORS, "advantage", estimators, self.advantage)
+        require(self.normaliser in NORMALISERS, "normaliser", normalisers, self.normaliser)

@@ -1,0 +1,226 @@
+import dataclasses
+
+import pytest
+
+from mintjax.train.config import (
+    ConfigError,
+    CrossEntropyConfig,
+    EnvironmentConfig,
+    ImportanceSamplingConfig,
+    PpoConfig,
+    TrainConfig,
+    register_environment,
+)
+from mintjax.train.config_files import (
+    ConfigWarning,
+    find_config,
+    from_dict,
+    load_config,
+    parse_overrides,
+    to_dict,
+    to_yaml,
+)
+from mintjax.train.config_help import field_docs, help_text
+from mintjax.train.config_schema import dotted_fields
+
+MINIMAL = "name: demo\nenvironment: {type: count_down}\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="run.yaml"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return tmp_path / name
+
+    return write
+
+
+def test_defaults_then_file_then_command_line(write):
+    file = write(MINIMAL + "steps: 20\noptimizer: {learning_rate: 1e-4, b1: 0.8}\n")
+    config = load_config(file, ["optimizer.b1=0.7", "--model.rank", "4", "--seed=3"])
+    assert config.steps == 20
+    assert config.optimizer.learning_rate == 1e-4
+    assert config.optimizer.b1 == 0.7
+    assert config.optimizer.b2 == 0.95
+    assert (config.model.rank, config.seed) == (4, 3)
+    assert isinstance(config.loss, PpoConfig)
+
+
+def test_the_shipped_experiment_loads_and_round_trips(write):
+    config = load_config("count_down")
+    assert load_config(write(to_yaml(config))) == config
+    assert from_dict(to_dict(config)) == config
+
+
+def test_every_field_round_trips_with_a_value_that_is_not_its_default(write):
+    overrides = [
+        "name=null", "root=a: b", "seed=7", "steps=3", "renderer=[chatml]", "model.name=1e5", "model.rank=2",
+        "model.alpha=1.5e-3", "model.dtype=bfloat16", "model.train_attn=false", "model.train_unembed=true",
+        "rollout.top_k=5", "rollout.top_p=0.25", "rollout.temperature=0.7", "advantage=rloo", "normaliser=max_tokens",
+        "loss.clip_low_threshold=0.5", "optimizer.clip_norm=null", "optimizer.schedule=cosine",
+        "optimizer.eps=1e-30", "gradients.plan=segments", "gradients.remat=true", "checkpoint.keep_best=false",
+        "evaluation.at_end=false", "evaluation.every=4", "environment.numbers=[5, 6]",
+    ]  # fmt: skip
+    config = load_config(write(MINIMAL), overrides)
+    assert (config.name, config.root, config.renderer, config.model.name) == (
+        "null",
+        "a: b",
+        "[chatml]",
+        "1e5",
+    )
+    assert config.optimizer.clip_norm is None
+    assert config.environment.numbers == (5, 6)  # type: ignore
+    assert load_config(write(to_yaml(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimizer.learing_rate=1", "optimizer.learing_rate: unknown field .* did you mean optimizer.learning_rate?"),
+        ("learning_rate=1", "learning_rate: unknown field .* did you mean optimizer.learning_rate?"),
+        ("modle.rank=1", "modle: unknown field .* did you mean model?"),
+        ("loss.type=ppoo", "loss.type: expected ppo or .*, got 'ppoo'; did you mean ppo?"),
+        ("environment.turn=1", "environment.turn: unknown field .* did you mean environment.turns?"),
+        ("zzz=1", "zzz: unknown field of TrainConfig; it has name, environment, "),
+        ("seed.x=1", "seed.x: seed has no fields"),
+        ("steps=ten", "steps: expected int, got 'ten'"),
+        ("steps=1.5", "steps: expected int, got 1.5"),
+        ("steps=true", "steps: expected int, got True"),
+        ("steps=null", "steps: expected int, got None"),
+        ("optimizer.b1=[1]", r"optimizer.b1: expected float, got \[1\]"),
+        ("optimizer.learning_rate=nan", "optimizer.learning_rate: expected .*, got nan"),
+        ("gradients.plan=pack", "gradients.plan: expected packed or segments, got 'pack'"),
+        ("rollout.group_size=1", "rollout.group_size: expected at least 2 .*, got 1"),
+        ("rollout=5", "rollout: expected a section, got 5"),
+        ("advantage=grp", "advantage: expected group_mean or .*, got 'grp'"),
+        ("name=a/b", "name: expected a directory name"),
+        ("steps", "steps: expected field=value"),
+        ("--steps", "--steps: expected a value after it"),
+        ("steps=[", r"steps: expected int, got '\['"),
+    ],
+)  # fmt: skip
+def test_a_bad_override_is_one_error_that_names_the_field(write, override, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(write(MINIMAL), [override])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("steps: 1\nstpes: 2\n", r"run\.yaml: stpes: unknown field .* did you mean steps\?"),
+        ("steps: 1\nsteps: 2\n", r"the key 'steps' is given twice"),
+        ("model: {rank: 1, rank: 2}\n", r"the key 'rank' is given twice"),
+        ("seed: 1\n", "environment: missing; expected a section with type: "),
+        ("environment: {turns: 2}\n", "environment.type: missing; expected count_down"),
+        ("renderer: 5\n", "renderer: expected str, got 5; put it in quotes"),
+        ("model: 3\n", "model: expected a section, got 3"),
+        ("[1, 2]\n", "expected fields and values"),
+        ("a: [1\n", "not valid YAML"),
+        ("model: !include other.yaml\n", r"other\.yaml: no such file"),
+        ("model: !include run.yaml\n", "leads back"),
+    ],
+)
+def test_a_bad_file_is_one_error(write, text, message):
+    start = "name: demo\n" if text.isascii() and not text.startswith("[") else ""
+    file = write(start + text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(file)
+
+
+def test_what_the_file_lacks_may_come_from_the_command_line(write):
+    file = write("environment: {turns: 2, numbers: [4, 5]}\n")
+    config = load_config(file, ["name=x", "--environment.type", "count_down"])
+    assert config.environment.turns == 2  # type: ignore
+
+
+def test_includes_are_relative_to_their_file_and_own_keys_win(write, tmp_path):
+    (tmp_path / "parts").mkdir()
+    write("rank: 3\nalpha: 6\n", "parts/model.yaml")
+    write("steps: 5\nseed: 9\n", "base.yaml")
+    file = write("<<: !include base.yaml\nsteps: 6\nmodel: !include parts/model.yaml\n" + MINIMAL)
+    config = load_config(file)
+    assert (config.model.rank, config.model.alpha, config.seed, config.steps) == (3, 6.0, 9, 6)
+
+
+def test_another_type_on_the_command_line_drops_the_files_fields_with_a_warning(write):
+    file = write(MINIMAL + "loss: {type: ppo, clip_low_threshold: 0.5}\n")
+    with pytest.warns(
+        ConfigWarning, match="loss: .* from ppo to importance_sampling, .* clip_low_threshold is"
+    ):
+        config = load_config(file, ["loss.type=importance_sampling"])
+    assert config.loss == ImportanceSamplingConfig()
+    # The same type again drops nothing; fields of the new type may stand before it.
+    assert load_config(file, ["loss.type=ppo"]).loss == PpoConfig(clip_low_threshold=0.5)
+    file = write(MINIMAL + "loss: {type: cross_entropy}\n")
+    config = load_config(file, ["loss.clip_high_threshold=3", "loss.type=ppo"])
+    assert config.loss == PpoConfig(clip_high_threshold=3.0)
+
+
+def test_a_default_loss_changes_type_without_a_warning(write):
+    assert load_config(write(MINIMAL), ["loss.type=cross_entropy"]).loss == CrossEntropyConfig()
+
+
+def test_a_field_twice_on_the_command_line_is_refused():
+    with pytest.raises(ConfigError, match="seed: given twice"):
+        parse_overrides(["seed=1", "--seed", "2"])
+    assert parse_overrides(["--a.b", "-1", "c=d=e", "--f="]) == [
+        (("a", "b"), "-1"), (("c",), "d=e"), (("f",), ""),
+    ]  # fmt: skip
+
+
+def test_a_missing_file_names_itself_and_what_is_shipped(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in ("cuont_down.yaml", "elsewhere/count_down.yaml"):
+        with pytest.raises(ConfigError, match=f"{path}: no such file; .* count_down"):
+            load_config(path)
+
+
+def test_shipped_names_resolve_unless_a_file_here_is_meant_as_well(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped = find_config("count_down")
+    assert find_config("count_down.yaml") == find_config("configs/count_down.yaml") == shipped
+    (tmp_path / "count_down.yaml").write_text(MINIMAL)
+    assert find_config("count_down.yaml").resolve() == tmp_path / "count_down.yaml"
+    with pytest.raises(ConfigError, match=r"both the file count_down\.yaml and a shipped"):
+        find_config("count_down")
+
+
+def test_help_lists_every_field_with_type_default_and_documentation():
+    lines = help_text().splitlines()
+    for keys in dotted_fields():
+        [line] = [line for line in lines if line.startswith(f"{'.'.join(keys)}: ")]
+        assert " = " in line or "(required)" in line
+        assert lines[lines.index(line) + 1].startswith("    ")
+    assert "optimizer.clip_norm: float or null = 1.0" in lines
+    assert "loss.clip_low_threshold: float = 0.8 [loss.type: ppo]" in lines
+    assert "name: str (required)" in lines
+
+
+def test_every_field_of_every_section_is_documented():
+    sections = [TrainConfig]
+    while sections:
+        section = sections.pop()
+        docs = field_docs(section)
+        for field in dataclasses.fields(section):
+            assert docs.get(field.name, "").endswith("."), (section, field.name)
+            if field.default_factory is not dataclasses.MISSING:
+                sections.append(type(field.default_factory()))
+
+
+def test_a_registered_environment_is_a_choice_and_a_name_is_taken_once(write, monkeypatch):
+    monkeypatch.setattr(
+        EnvironmentConfig, "_choice_registry", dict(EnvironmentConfig._choice_registry)
+    )
+
+    @register_environment("test_only")
+    @dataclasses.dataclass(frozen=True)
+    class TestOnly(EnvironmentConfig):
+        level: int = 1
+        """How hard it is."""
+
+    config = load_config(write("name: x\nenvironment: {type: test_only, level: 3}\n"))
+    assert config.environment == TestOnly(level=3)
+    assert to_dict(config)["environment"] == {"type": "test_only", "level": 3}
+    with pytest.raises(ValueError, match="already registered"):
+        register_environment("test_only")(PpoConfig)
