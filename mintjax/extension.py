@@ -24,6 +24,12 @@ def write(
     return buffer.at[rows, :, slots].set(new.transpose(0, 2, 1, 3), mode="drop")
 
 
+def read(buffer: Float[Array, "B K N H"], slots: Int[Array, "B S"]) -> Float[Array, "B K S H"]:
+    """Reads each row's slots back; a slot past the capacity, as padding has, gives zeros."""
+    rows = jnp.arange(buffer.shape[0])[:, None]
+    return buffer.at[rows, :, slots].get(mode="fill", fill_value=0).transpose(0, 2, 1, 3)
+
+
 def slots_of(state_length: Int[Array, " B"], length: Int[Array, " B"], size: int, capacity: int) -> Array:
     """Slot of each token of a segment; padding gets the capacity, where :func:`write` drops it."""
     offset = jnp.arange(size)

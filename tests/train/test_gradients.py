@@ -1,0 +1,230 @@
+"""Both plans against growing re-forward, and proof that the comparison sees the faults that leave a loss unchanged."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import mintjax.extension
+import mintjax.train.segment_scan
+from mintjax.train.gradients import Plan, gradients
+from mintjax.train.losses import ImportanceSampling, LossInputs, Ppo
+from mintjax.train.segment_scan import Segments, segment_logprobs
+from tests.naive import naive_logprobs
+from tests.tiny import random_batch, relative_difference, tiny_policy
+
+TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}  # of ‖g₁ − g₂‖ / ‖g₂‖, the worst leaf
+
+# Uneven rows, one of them empty; 70 tokens in segments of 24 make a capacity of 72, which no block of 64 divides.
+LENGTHS, SIZE, SEGMENT = [70, 0, 41], 70, 24
+TURN_ENDS = (20, 45, 70)
+
+PLANS = {
+    "packed": Plan("packed"),
+    "packed, remat": Plan("packed", remat=True),
+    "segments": Plan("segments", segment=SEGMENT),
+    "segments, remat": Plan("segments", segment=SEGMENT, remat=True),
+}
+
+
+def growing_reforward(policy, batch, loss):
+    """Gradient as a chat loop without a cache would compute it: every turn is a pass over all tokens so far."""
+
+    def total(adapter):
+        value = jnp.zeros((), batch.advantages.dtype)
+        for row, length in enumerate(batch.length):
+            start = 1
+            for end in (min(end, length) for end in TURN_ENDS):
+                if end <= start:
+                    continue
+                logprobs = naive_logprobs(
+                    policy.replace(adapter=adapter),
+                    batch.tokens[row, :end],
+                    float(batch.temperature),
+                )[start - 1 :]
+                inputs = LossInputs(
+                    *(
+                        x[row, start:end]
+                        for x in (batch.mask, batch.weights, batch.advantages, batch.logprobs)
+                    )
+                )
+                value += jnp.sum(inputs.mask * loss(logprobs, inputs))
+                start = end
+        return value
+
+    return jax.jit(jax.grad(total))(policy.adapter)
+
+
+@pytest.fixture(scope="module", params=[np.float32, np.float64], ids=["f32", "f64"])
+def case(request):
+    dtype = request.param
+    with jax.enable_x64(dtype == np.float64):
+        policy = tiny_policy(dtype)
+        batch = random_batch(LENGTHS, SIZE, dtype=dtype)
+        yield dtype, policy, batch, growing_reforward(policy, batch, ImportanceSampling())
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_plans_equal_growing_reforward(case, plan):
+    dtype, policy, batch, reference = case
+    grads, _ = gradients(policy, batch, ImportanceSampling(), plan)
+    assert relative_difference(grads, reference) < TOLERANCE[dtype]
+
+
+def test_logprobs_are_those_of_the_trained_tokens(case):
+    dtype, policy, batch, _ = case
+    for plan in (Plan("packed"), Plan("segments", segment=SEGMENT)):
+        _, metrics = gradients(policy, batch, ImportanceSampling(), plan)
+        assert (np.isfinite(metrics.logprobs) == (batch.mask > 0)).all()
+        trained = np.flatnonzero(batch.mask[0])
+        want = naive_logprobs(policy, batch.tokens[0], float(batch.temperature))[trained - 1]
+        np.testing.assert_allclose(
+            metrics.logprobs[0, trained], want, rtol=0, atol=TOLERANCE[dtype]
+        )
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Segments cut at turns: rows of unequal length in every segment, so that padding stands in the middle of the cache.
+
+
+def turn_segments(batch):
+    """The batch cut at the ends of turns, every token but a row's first scored, and where each came from."""
+    starts, size = (0, *TURN_ENDS[:-1]), 32
+    tokens = np.zeros((len(TURN_ENDS), len(batch.length), size), np.int32)
+    length = np.zeros(tokens.shape[:2], np.int32)
+    positions, origins = [], []
+    for t, (start, end) in enumerate(zip(starts, TURN_ENDS, strict=True)):
+        here = []
+        for row, total in enumerate(batch.length):
+            # Rows take turns of their own lengths: shift each row's edges.
+            first, last = (
+                min(max(edge - 3 * row, 0) if edge < SIZE else SIZE, total) for edge in (start, end)
+            )
+            length[t, row] = last - first
+            tokens[t, row, : last - first] = batch.tokens[row, first:last]
+            here += [
+                (row * size + i, row * SIZE + first + i)
+                for i in range(last - first)
+                if first + i > 0
+            ]
+        positions.append([p for p, _ in here])
+        origins.append([o for _, o in here])
+    count = max(map(len, positions))
+    index = np.array([o + [-1] * (count - len(o)) for o in origins])
+    return Segments(
+        tokens, length, np.array([p + [0] * (count - len(p)) for p in positions], np.int32)
+    ), index
+
+
+def turn_gradient(policy, batch):
+    segments, index = turn_segments(batch)
+    coefficient = jnp.where(index >= 0, (batch.advantages * batch.mask).reshape(-1)[index], 0)
+
+    def total(adapter):
+        scored = segment_logprobs(adapter, policy, segments, batch.temperature, False)
+        return -jnp.sum(coefficient * jnp.where(coefficient != 0, scored, 0))
+
+    return jax.jit(jax.value_and_grad(total))(policy.adapter)
+
+
+@pytest.fixture(scope="module")
+def turn_case():
+    policy, batch = tiny_policy(), random_batch(LENGTHS, SIZE)
+
+    def total(adapter):
+        rows = zip(batch.tokens, batch.length, batch.advantages * batch.mask, strict=True)
+        score = partial(
+            naive_logprobs, policy.replace(adapter=adapter), temperature=float(batch.temperature)
+        )
+        return -sum(jnp.sum(a[1:n] * score(tokens[:n])) for tokens, n, a in rows if n)
+
+    return policy, batch, *jax.jit(jax.value_and_grad(total))(policy.adapter)
+
+
+def test_turns_of_uneven_length_equal_one_pass(turn_case):
+    policy, batch, value, reference = turn_case
+    got, grads = turn_gradient(policy, batch)
+    assert relative_difference(grads, reference) < TOLERANCE[np.float32]
+    assert abs(got - value) < TOLERANCE[np.float32] * abs(value)
+
+
+def unmasked_read(buffer, slots):
+    """Reads back whatever stands behind a row's last real slot, as a slice of fixed size would."""
+    first = slots[:, :1] + jnp.arange(slots.shape[1])
+    rows = jnp.arange(buffer.shape[0])[:, None]
+    return buffer.at[rows, :, first].get(mode="fill", fill_value=0).transpose(0, 2, 1, 3)
+
+
+def cut_read(buffer, slots):
+    """What flows back from later segments is dropped, as a stop_gradient on the cache would."""
+    return jnp.zeros((*buffer.shape[:2], slots.shape[1], buffer.shape[3]), buffer.dtype)
+
+
+def clamping_write(buffer, new, slots):
+    """Writes a slice of fixed size, which slides back where it does not fit."""
+    place = jax.vmap(lambda b, x, slot: jax.lax.dynamic_update_slice_in_dim(b, x, slot, 1))
+    return place(buffer, new, slots[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "fault"),
+    [
+        (mintjax.train.segment_scan, "read", cut_read),
+        (mintjax.train.segment_scan, "read", unmasked_read),
+    ],
+    ids=["gradient through the cache is cut", "padding receives what flows to the cache"],
+)
+def test_comparison_sees_faults_that_leave_the_loss_unchanged(
+    monkeypatch, turn_case, module, name, fault
+):
+    policy, batch, value, reference = turn_case
+    monkeypatch.setattr(module, name, fault)
+    got, grads = turn_gradient(policy, batch)
+    assert abs(got - value) < TOLERANCE[np.float32] * abs(value), (
+        "the loss does not show this fault"
+    )
+    assert relative_difference(grads, reference) > 1e-2
+
+
+def test_comparison_sees_a_write_that_clamps(monkeypatch):
+    # A capacity of exactly the stream's length leaves the last, padded segment no room for its padding.
+    policy, batch = tiny_policy(), random_batch([64, 64], 64)
+    plan = Plan("segments", segment=48)
+    reference = growing_reforward(policy, batch, ImportanceSampling())
+    real_init = mintjax.train.segment_scan.init_state
+    monkeypatch.setattr(
+        mintjax.train.segment_scan,
+        "init_state",
+        lambda policy, rows, _: real_init(policy, rows, 64),
+    )
+    mintjax.train.gradients._gradients.clear_cache()
+    grads, _ = gradients(policy, batch, ImportanceSampling(), plan)
+    assert relative_difference(grads, reference) < TOLERANCE[np.float32]
+    monkeypatch.setattr(mintjax.extension, "write", clamping_write)
+    mintjax.train.gradients._gradients.clear_cache()
+    grads, _ = gradients(policy, batch, ImportanceSampling(), plan)
+    mintjax.train.gradients._gradients.clear_cache()
+    assert relative_difference(grads, reference) > 1e-2
+
+
+def test_gradients_of_parts_add_up():
+    policy, batch = tiny_policy(), random_batch(LENGTHS, SIZE)
+    whole, metrics = gradients(policy, batch, Ppo())
+    parts = [
+        gradients(policy, type(batch)(*(x[rows] if x.ndim else x for x in batch)), Ppo())
+        for rows in ([0, 1], [2, 1])
+    ]
+    total = jax.tree.map(jnp.add, parts[0][0], parts[1][0])
+    assert relative_difference(total, whole) < TOLERANCE[np.float32]
+    assert abs(parts[0][1].loss + parts[1][1].loss - metrics.loss) < TOLERANCE[np.float32] * abs(
+        metrics.loss
+    )
+
+
+def test_training_a_first_token_is_refused():
+    batch = random_batch([5, 5], 8)
+    batch.mask[1, 0] = 1
+    with pytest.raises(ValueError, match=r"batch\.mask: rows \[1\] train their first token"):
+        gradients(tiny_policy(), batch, Ppo())

@@ -1,0 +1,81 @@
+"""Losses: what each scored token adds to the sum that training minimises.
+
+A loss is a pure function of log probabilities and of constants, summed over tokens and nothing else: whatever it is
+divided by is baked into the advantages beforehand, so it is exact under any cut into segments or micro-batches.
+Definitions are Tinker's; a bound on a ratio is the ratio itself, never an epsilon.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class LossInputs(NamedTuple):
+    """Constants beside the log probabilities, one number a scored token, all of one shape.
+
+    Attributes:
+        mask: 1 on tokens that count, 0 on padding; nothing else is read where it is 0.
+        weights: cross entropy's weights.
+        advantages: advantages, normaliser included.
+        logprobs: the sampler's log probabilities, of the same temperature as the loss is taken at.
+    """
+
+    mask: Float[Array, "*shape"]
+    weights: Float[Array, "*shape"]
+    advantages: Float[Array, "*shape"]
+    logprobs: Float[Array, "*shape"]
+
+
+class Loss(Protocol):
+    """A hashable value that maps log probabilities to one term a token; static under jit."""
+
+    def __call__(
+        self, logprobs: Float[Array, "*shape"], inputs: LossInputs
+    ) -> Float[Array, "*shape"]:
+        """Returns the term of each token; their masked sum is minimised."""
+        ...
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Negative log probability times weight: ``-w log p``."""
+
+    def __call__(
+        self, logprobs: Float[Array, "*shape"], inputs: LossInputs
+    ) -> Float[Array, "*shape"]:
+        """See :class:`Loss`."""
+        return -inputs.weights * logprobs
+
+
+@dataclass(frozen=True)
+class ImportanceSampling:
+    """Policy gradient corrected for the sampler: ``-r A`` with ``r = p / q``."""
+
+    def __call__(
+        self, logprobs: Float[Array, "*shape"], inputs: LossInputs
+    ) -> Float[Array, "*shape"]:
+        """See :class:`Loss`."""
+        return -jnp.exp(logprobs - inputs.logprobs) * inputs.advantages
+
+
+@dataclass(frozen=True)
+class Ppo:
+    """Clipped policy ratio (Schulman et al., arXiv:1707.06347): ``-min(r A, clip(r, low, high) A)``.
+
+    Attributes:
+        clip_low_threshold: the lowest ratio that still carries a gradient where A is negative.
+        clip_high_threshold: the highest ratio that still carries a gradient where A is positive.
+    """
+
+    clip_low_threshold: float = 0.8
+    clip_high_threshold: float = 1.2
+
+    def __call__(
+        self, logprobs: Float[Array, "*shape"], inputs: LossInputs
+    ) -> Float[Array, "*shape"]:
+        """See :class:`Loss`."""
+        ratio = jnp.exp(logprobs - inputs.logprobs)
+        clipped = jnp.clip(ratio, self.clip_low_threshold, self.clip_high_threshold)
+        return -jnp.minimum(ratio * inputs.advantages, clipped * inputs.advantages)

@@ -1,0 +1,73 @@
+"""Log probabilities of whole rows, differentiable: the plan that holds a row's activations at once."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from mintjax.adapters import Adapter, layer_adapter
+from mintjax.models.dense import embed, final_norm
+from mintjax.models.rope import rope_tables
+from mintjax.policy import Policy
+from mintjax.row_attention import attend_row
+from mintjax.scoring import predictors, token_logprobs
+from mintjax.train.layers import after, end_layer, start_layer
+
+
+def row_logprobs(
+    adapter: Adapter,
+    policy: Policy,
+    tokens: Int[Array, "B N"],
+    positions: Int[Array, " P"],
+    temperature: float | Float[Array, ""],
+    *,
+    block: int,
+    remat: bool,
+) -> Float[Array, " P"]:
+    """Log probabilities of chosen tokens of right-padded rows, each given all tokens before it in its row.
+
+    Args:
+        adapter: what the result is differentiated by; it takes the place of ``policy.adapter``.
+        policy: the model.
+        tokens: rows; N is a multiple of the block.
+        positions: which tokens, as indices into the flattened rows; a row's first token has no log probability.
+        temperature: what logits are divided by.
+        block: attention's block.
+        remat: keep each layer's input alone and recompute the rest in the backward pass.
+
+    Returns:
+        One log probability a position.
+
+    Example:
+        >>> logprobs = row_logprobs(policy.adapter, policy, tokens, positions, 1.0, block=64, remat=False)
+    """
+    policy = policy.replace(adapter=adapter)
+    batch, size = tokens.shape
+    rope = rope_tables(policy.config, jnp.broadcast_to(jnp.arange(size), tokens.shape))
+    residual = embed(policy.base, tokens)
+    for i in range(policy.config.num_layers):
+        layer = partial(_layer, policy.replace(adapter=None), i, rope, block)
+        residual = (_rematerialised(layer) if remat else layer)(layer_adapter(adapter, i), residual)
+    hidden = final_norm(policy.config, policy.base, residual)
+    nothing = jnp.zeros((batch, hidden.shape[-1]), hidden.dtype)
+    scored_by = predictors(nothing, hidden).reshape(batch * size, -1)[positions]
+    return token_logprobs(policy, scored_by, tokens.reshape(-1)[positions], temperature)
+
+
+def _layer(policy, index, rope, block, adapter, residual):
+    q, k, v = start_layer(policy, index, rope)(adapter, residual)
+    return end_layer(policy, index)(adapter, residual, attend_row(q, k, v, block))
+
+
+def _rematerialised(layer):
+    @jax.custom_vjp
+    def run(adapter, residual):
+        return layer(adapter, residual)
+
+    def backward(saved, cotangent):
+        adapter, residual = saved
+        return jax.vjp(layer, adapter, after(residual, cotangent))[1](cotangent)
+
+    run.defvjp(lambda adapter, residual: (layer(adapter, residual), (adapter, residual)), backward)
+    return run
