@@ -1,0 +1,52 @@
+"""``mintjax train``: read the experiment, then hand it to the training loop."""
+
+from collections.abc import Sequence
+
+_USAGE = """usage: mintjax train CONFIG.yaml [field=value | --field value]... [--overwrite]
+
+Train a policy in an environment. CONFIG.yaml is a file, or the name of a shipped experiment such as
+count_down. A run that was interrupted goes on where it was when the same command is given again.
+
+options:
+  --overwrite    discard what an earlier run left in the run directory
+  --help         show this
+
+fields:
+"""
+
+
+def train(arguments: Sequence[str]) -> int:
+    """Run ``mintjax train``.
+
+    Args:
+        arguments: the command line after ``train``.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        ConfigError: if the configuration cannot be used.
+
+    Example:
+        >>> train(["count_down", "steps=1", "--overwrite"])
+    """
+    from mintjax.train.config_files import load_config
+
+    if {"-h", "--help"} & set(arguments):
+        from mintjax.train.config_help import help_text
+
+        print(_USAGE + help_text())
+        return 0
+    overwrite = "--overwrite" in arguments
+    rest = [argument for argument in arguments if argument != "--overwrite"]
+    if not rest or rest[0].startswith("-") or "=" in rest[0]:
+        from mintjax.train.config import ConfigError
+
+        raise ConfigError(
+            f"CONFIG.yaml: expected a file first, got {rest[0] if rest else 'nothing'}; see --help"
+        )
+    config = load_config(rest[0], rest[1:])
+    from mintjax.train.loop import run
+
+    run(config, overwrite=overwrite)
+    return 0
