@@ -25,9 +25,9 @@ def reward(run: RunDirectory, *, title: str) -> tuple[Path, Path]:
     updates, so it stands at n - 1; an evaluation after step n stands at n.
 
     Args:
-        run: the run's directory; its ``metrics.jsonl`` has ``reward`` (an episode's sum),
-            ``num_turns/mean``, ``rewards/turn_1/mean`` and so on, and the same below
-            ``eval/greedy/`` where there was an evaluation.
+        run: the run's directory; its ``metrics.jsonl`` has ``rewards/turn/mean`` and
+            ``rewards/turn_1/mean`` and so on, and ``eval/greedy/rewards/turn/mean`` where there
+            was an evaluation.
         title: what stands above the plot.
 
     Returns:
@@ -40,13 +40,13 @@ def reward(run: RunDirectory, *, title: str) -> tuple[Path, Path]:
         >>> reward(run, title=f"{config.name}: {config.advantage}, {config.model.name}")
     """
     rows = read_metrics(run.metrics)
-    sampled = _per_turn(rows, "", updates=-1)
+    sampled = _points(rows, "rewards/turn/mean", updates=-1)
     if not sampled:
         raise ValueError(
-            f"{run.metrics}: expected rows with reward and num_turns/mean, got none; "
+            f"{run.metrics}: expected rows with rewards/turn/mean, got none; "
             "a plot needs at least one step"
         )
-    greedy = _per_turn(rows, "eval/greedy/", updates=0)
+    greedy = _points(rows, "eval/greedy/rewards/turn/mean", updates=0)
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -90,24 +90,16 @@ def reward(run: RunDirectory, *, title: str) -> tuple[Path, Path]:
     return paths
 
 
-def _per_turn(rows: Sequence[dict[str, Any]], prefix: str, updates: int) -> list[tuple[int, float]]:
-    """Return updates taken and rewards a turn, where a row has them."""
-    points = []
-    for row in rows:
-        total, turns = row.get(f"{prefix}reward"), row.get(f"{prefix}num_turns/mean")
-        if total is not None and turns:
-            points.append((row["step"] + updates, total / turns))
-    return points
+def _points(rows: Sequence[dict[str, Any]], name: str, updates: int) -> list[tuple[int, float]]:
+    """Return where a metric stands and its value, in the rows that have it."""
+    return [(row["step"] + updates, row[name]) for row in rows if row.get(name) is not None]
 
 
 def _turn_curves(rows: Sequence[dict[str, Any]]) -> dict[int, list[tuple[int, float]]]:
     """Return the points of every single turn, by its number."""
-    curves: dict[int, list[tuple[int, float]]] = {}
-    for row in rows:
-        for name, value in row.items():
-            if (match := re.fullmatch(r"rewards/turn_(\d+)/mean", name)) and value is not None:
-                curves.setdefault(int(match[1]), []).append((row["step"] - 1, value))
-    return dict(sorted(curves.items()))
+    names = {name for row in rows for name in row}
+    found = {int(m[1]): m[0] for n in names if (m := re.fullmatch(r"rewards/turn_(\d+)/mean", n))}
+    return {turn: _points(rows, found[turn], updates=-1) for turn in sorted(found)}
 
 
 def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:

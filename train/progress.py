@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 _FIGURES = {
-    "reward": "reward",
-    "eval/greedy/reward": "greedy",
+    "rewards/turn/mean": "reward a turn",
+    "eval/greedy/rewards/turn/mean": "greedy",
     "frac_reward_zero_std": "constant groups",
     "loss": "loss",
     "grad_norm": "grad norm",

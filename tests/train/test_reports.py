@@ -18,12 +18,11 @@ def run(tmp_path):
 
 
 def rows(run):
-    greedy = {"eval/greedy/reward": 0.3, "eval/greedy/num_turns/mean": 3}
-    append_metrics(run.metrics, 0, greedy)
+    append_metrics(run.metrics, 0, {"eval/greedy/rewards/turn/mean": 0.1})
     for step in (1, 2, 3):
         turns = {f"rewards/turn_{k}/mean": 0.1 * step for k in (1, 2, 3)}
-        append_metrics(run.metrics, step, {"reward": 0.3 * step, "num_turns/mean": 3, **turns})
-    append_metrics(run.metrics, 4, {"reward": float("nan"), "num_turns/mean": 3})
+        append_metrics(run.metrics, step, {"rewards/turn/mean": 0.1 * step, **turns})
+    append_metrics(run.metrics, 4, {"rewards/turn/mean": float("nan")})
 
 
 def test_the_plot_says_which_curve_is_sampled_and_which_greedy(run):
@@ -46,18 +45,18 @@ def test_the_plot_says_which_curve_is_sampled_and_which_greedy(run):
     assert svg.read_bytes() == again
 
 
-def test_points_are_rewards_a_turn_and_missing_ones_are_left_out(run):
+def test_points_stand_at_the_updates_of_their_policy_and_missing_ones_are_left_out(run):
     rows(run)
     table = read_metrics(run.metrics)
     # Step 1 samples the policy that has taken no step yet, as the evaluation before it does.
-    sampled = plots._per_turn(table, "", updates=-1)
-    assert sampled == [(0, pytest.approx(0.1)), (1, pytest.approx(0.2)), (2, pytest.approx(0.3))]
-    assert plots._per_turn(table, "eval/greedy/", updates=0) == [(0, pytest.approx(0.1))]
+    sampled = plots._points(table, "rewards/turn/mean", updates=-1)
+    assert sampled == [(0, 0.1), (1, 0.2), (2, 0.1 * 3)]
+    assert plots._points(table, "eval/greedy/rewards/turn/mean", updates=0) == [(0, 0.1)]
 
 
 def test_a_run_without_a_step_has_no_plot(run):
-    append_metrics(run.metrics, 0, {"eval/greedy/reward": 0.3})
-    with pytest.raises(ValueError, match=r"metrics\.jsonl: expected rows with reward"):
+    append_metrics(run.metrics, 0, {"eval/greedy/rewards/turn/mean": 0.3})
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: expected rows with rewards/turn"):
         plots.reward(run, title="demo")
 
 
@@ -67,12 +66,18 @@ def test_lines_are_plain_where_there_is_no_terminal(tmp_path):
     with report(log, 10, console=Console(file=output, width=20)) as reporter:
         reporter.phase("rollout")
         reporter.step(
-            {"step": 3, "reward": 0.51234, "loss": None, "grad_norm": 2.0, "time/step": 1.5}
+            {
+                "step": 3,
+                "rewards/turn/mean": 0.51234,
+                "loss": None,
+                "grad_norm": 2.0,
+                "time/step": 1.5,
+            }
         )
         reporter.say("[red]model output[/red] [/]")
     lines = output.getvalue().splitlines()
     assert lines == [
-        "step 3/10  reward 0.5123  grad norm 2  seconds 1.5",
+        "step 3/10  reward a turn 0.5123  grad norm 2  seconds 1.5",
         "[red]model output[/red] [/]",
     ]
     assert [line.split(" ", 1)[1] for line in log.read_text().splitlines()] == lines
@@ -83,10 +88,10 @@ def test_a_terminal_has_a_live_line_and_the_same_lines(tmp_path):
     console = Console(file=output, width=100, force_terminal=True)
     with report(tmp_path / "run.log", 10, console=console) as reporter:
         reporter.phase("roll[out]")
-        reporter.step({"step": 3, "reward": 0.5})
+        reporter.step({"step": 3, "rewards/turn/mean": 0.5})
         reporter.say(Text("two\nlines"))
         reporter.phase("gradients")
-    assert "step 3/10  reward 0.5" in output.getvalue()
+    assert "step 3/10  reward a turn 0.5" in output.getvalue()
     assert "3/10" in output.getvalue()
     assert "gradients" in output.getvalue()
     assert "two\nlines" in (tmp_path / "run.log").read_text()
