@@ -150,6 +150,11 @@ class EnvironmentSession:
             raise EnvironmentContractError(
                 "reset: expected at least one message, came none. Return what opens the episode."
             )
+        if self._opening[-1]["role"] == "assistant":
+            raise EnvironmentContractError(
+                "reset: expected a last message that the policy answers, came an assistant message. "
+                "End with a user or tool message."
+            )
         return list(self._opening)
 
     async def step(self, assistant: AssistantMessage) -> Step:
@@ -159,7 +164,7 @@ class EnvironmentSession:
             assistant: the message, with its ``finish_reason``.
 
         Returns:
-            The environment's step, its messages copied.
+            The environment's step, its messages copied, its numbers Python's own.
 
         Raises:
             EnvironmentContractError: where it is no `Step`, or its messages repeat the history.
@@ -173,7 +178,12 @@ class EnvironmentSession:
             )
         messages = _checked_messages(step.messages, "step")
         self._refuse_history(messages)
-        return dataclasses.replace(step, messages=messages)
+        return dataclasses.replace(
+            step,
+            messages=messages,
+            reward=None if step.reward is None else float(step.reward),
+            metrics={name: float(value) for name, value in step.metrics.items()},
+        )
 
     async def close(self) -> None:
         """Let the environment clean up, where it has a ``close``."""

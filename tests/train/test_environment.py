@@ -1,6 +1,7 @@
 import asyncio
 import threading
 
+import numpy as np
 import pytest
 
 from mintjax.train.environment import EnvironmentContractError, EnvironmentSession, Step
@@ -154,10 +155,20 @@ def test_what_is_no_step_or_no_message_is_refused(answer, complaint):
         run_steps(Scripted(answer))
 
 
-def test_an_empty_opening_is_refused():
-    class Silent(Scripted):
+@pytest.mark.parametrize(
+    ("opening", "complaint"),
+    [([], "at least one message"), ([SAY, REPLY], "a last message that the policy answers")],
+)
+def test_an_opening_that_the_policy_cannot_answer_is_refused(opening, complaint):
+    class Opening(Scripted):
         def reset(self, task, seed):
-            return []
+            return opening
 
-    with pytest.raises(EnvironmentContractError, match="reset: expected at least one message"):
-        run_steps(Silent())
+    with pytest.raises(EnvironmentContractError, match=f"reset: expected {complaint}"):
+        run_steps(Opening())
+
+
+def test_numbers_become_pythons_own():
+    step = run_steps(Scripted(Step([], np.float32(0.5), True, "x", metrics={"n": np.int64(2)})))[0]
+    assert (type(step.reward), step.metrics) == (float, {"n": 2.0})
+    assert type(step.metrics["n"]) is float

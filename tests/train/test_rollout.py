@@ -1,0 +1,290 @@
+import asyncio
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from mintjax.adapters import LoraConfig, init_adapter
+from mintjax.extension import forward
+from mintjax.models.config import ModelConfig
+from mintjax.models.dense import init_weights
+from mintjax.policy import Policy
+from mintjax.renderers import get_renderer
+from mintjax.train.environment import Step
+from mintjax.train.rollout import RolloutSettings, collect, rollout
+from mintjax.types import Segment
+
+LOGPROB_TOLERANCE = 1e-5
+CHARACTERS = (
+    "abcdefghijklmnopqrstuvwxyzAU:ĠĊ"  # as byte-level vocabularies write a space and a newline
+)
+SETTINGS = RolloutSettings(group_size=2, max_tokens=12, max_turns=4, temperature=0.8)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """A vocabulary so small that a random policy emits stop tokens often."""
+    vocabulary = {character: number for number, character in enumerate(CHARACTERS)}
+    made = Tokenizer(models.BPE(vocabulary, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    names = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+    made.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    return made
+
+
+@pytest.fixture(scope="module")
+def policy(tokenizer):
+    config = ModelConfig(
+        name="tiny",
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=16,
+        intermediate_size=24,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=8,
+        context=512,
+        tied_head=False,
+    )
+    lora = LoraConfig(rank=2, alpha=4.0)
+    key = jax.random.key(0)
+    base, adapter = init_weights(config, key), init_adapter(config, lora, key)
+    return Policy(config, lora, base, adapter, jnp.int32(7))
+
+
+def say(text, role="user"):
+    return {"role": role, "content": text}
+
+
+class Script:
+    """Opens with a text and answers with one after the other; an exception among them is raised."""
+
+    def __init__(self, *texts, opening=None, broken_close=False, yields=0):
+        self.texts, self.opening, self.broken_close = list(texts), opening, broken_close
+        self.yields = yields
+        self.heard = []
+        self.closed = False
+
+    async def reset(self, task, seed):
+        self.task, self.seed = task, seed
+        return self.opening or [say(self.next_text())]
+
+    async def step(self, assistant):
+        self.heard.append(assistant)
+        for _ in range(self.yields):
+            await asyncio.sleep(0)
+        if not self.texts:
+            return Step([], 1.0, True, "finished", metrics={"turns": len(self.heard)})
+        return Step([say(self.next_text())], None, False)
+
+    async def close(self):
+        self.closed = True
+        if self.broken_close:
+            raise OSError("cannot close")
+
+    def next_text(self):
+        text = self.texts.pop(0)
+        if isinstance(text, Exception):
+            raise text
+        return text
+
+
+def play(policy, tokenizer, environments, settings=SETTINGS, name="chatml", **options):
+    """Rolls out environments given by group and member."""
+    makers = iter(environments)
+    tasks = list(range(len(environments) // settings.group_size))
+    return rollout(
+        policy,
+        get_renderer(name),
+        tokenizer,
+        lambda: next(makers),
+        tasks,
+        settings,
+        **{"seed": 0, **options},
+    )
+
+
+EXAMPLE = [say("x"), say("e", "assistant"), say("y")]
+
+
+def uneven():
+    """Two groups of two: long and short messages, one to three turns, one failure, an opening with an answer in it."""
+    return [
+        Script("hello there", "go on", "and then"),
+        Script("hello there", "a"),
+        Script(ValueError("broken"), "never said", opening=EXAMPLE),
+        Script("a longer message", "b", opening=EXAMPLE),
+    ]
+
+
+@pytest.mark.parametrize("name", ["chatml", "role_colon"])
+def test_one_pass_over_an_episode_repeats_the_samplers_logprobs(policy, tokenizer, name):
+    episodes, _ = play(policy, tokenizer, uneven(), name=name)
+    assert [len(episode.turns) for episode in episodes] == [3, 2, 1, 3]
+    size = 128
+    tokens = np.zeros((len(episodes), size), np.int32)
+    for row, episode in zip(tokens, episodes, strict=True):
+        row[: len(episode.tokens)] = episode.tokens
+    lengths = np.array([len(episode.tokens) for episode in episodes], np.int32)
+    logprobs, _ = forward(policy, Segment(tokens, lengths), temperature=SETTINGS.temperature)
+    for row, episode in zip(np.asarray(logprobs), episodes, strict=True):
+        sampled = episode.sampled
+        assert sampled.any() and np.isnan(episode.logprobs[~sampled]).all()
+        rescored = row[: len(sampled)][sampled]
+        assert np.abs(rescored - episode.logprobs[sampled]).max() < LOGPROB_TOLERANCE
+
+
+def test_the_token_stream_is_the_chat_format_with_the_samples_in_it(policy, tokenizer):
+    environments = uneven()
+    episodes, stats = play(policy, tokenizer, environments)
+    stops = {tokenizer.token_to_id(name) for name in ("<|im_end|>", "<|endoftext|>")}
+    hello, example = [say("hello there")], EXAMPLE
+    said = [
+        [hello, [say("go on")], [say("and then")]],
+        [hello, [say("a")]],
+        [example],
+        [example, [say("a longer message")], [say("b")]],
+    ]
+    seen = set()
+    for episode, news, environment in zip(episodes, said, environments, strict=True):
+        glue = ""
+        for turn, messages, heard in zip(episode.turns, news, environment.heard, strict=True):
+            prompt = tokenizer.decode(turn.tokens[~turn.sampled], skip_special_tokens=False)
+            written = [f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in messages]
+            assert prompt == glue + "".join(written) + "<|im_start|>assistant\n"
+            assert turn.sampled.argmax() == np.count_nonzero(~turn.sampled)
+            sample = turn.tokens[turn.sampled]
+            stopped = sample[-1] in stops
+            assert turn.decode_stop == ("stop" if stopped else "length")
+            assert heard["finish_reason"] == turn.decode_stop
+            assert stopped or len(sample) == SETTINGS.max_tokens
+            assert not stops & set(sample[:-1].tolist())
+            assert turn.messages == (*messages, say(heard["content"], "assistant"))
+            glue = "\n" if sample[-1] == tokenizer.token_to_id("<|im_end|>") else "<|im_end|>\n"
+            seen.add(turn.decode_stop)
+    assert seen == {"stop", "length"}, "the test needs both"
+    turns = [turn for episode in episodes for turn in episode.turns]
+    assert stats.prefilled_tokens == sum(int((~turn.sampled).sum()) for turn in turns)
+    assert stats.sampled_tokens == sum(int(turn.sampled.sum()) for turn in turns)
+    assert (stats.cache_growths, stats.capacity) == (1, 128)
+
+
+def test_episodes_end_with_their_own_reasons(policy, tokenizer):
+    environments = uneven()
+    episodes, _ = play(policy, tokenizer, environments)
+    places = [(episode.group, episode.member) for episode in episodes]
+    assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [episode.stop_reason for episode in episodes] == [
+        "finished",
+        "finished",
+        "error",
+        "finished",
+    ]
+    assert [episode.error for episode in episodes] == [None, None, "ValueError: broken", None]
+    rewards = [[turn.reward for turn in episode.turns] for episode in episodes]
+    assert rewards == [[None, None, 1.0], [None, 1.0], [None], [None, None, 1.0]]
+    assert episodes[1].turns[1].metrics == {"turns": 2.0}
+    assert {episode.policy_version for episode in episodes} == {7}
+    assert all(environment.closed for environment in environments)
+
+
+def test_groups_share_a_task_and_a_seed(policy, tokenizer):
+    environments = [Script("x") for _ in range(4)]
+    play(policy, tokenizer, environments)
+    assert [environment.task for environment in environments] == [0, 0, 1, 1]
+    seeds = [environment.seed for environment in environments]
+    assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
+
+
+def streams(episodes):
+    return [episode.tokens.tolist() for episode in episodes]
+
+
+def test_slow_environments_and_other_groups_change_no_sample(policy, tokenizer):
+    calm, _ = play(policy, tokenizer, uneven())
+    jittery = uneven()
+    for wait, environment in zip((3, 0, 7, 1), jittery, strict=True):
+        environment.yields = wait
+    assert streams(play(policy, tokenizer, jittery)[0]) == streams(calm)
+    replaced = [*uneven()[:2], Script("y"), Script("z", "w")]
+    assert streams(play(policy, tokenizer, replaced)[0])[:2] == streams(calm)[:2]
+
+
+def test_members_steps_and_seeds_draw_different_samples(policy, tokenizer):
+    def first_samples(**options):
+        episodes, _ = play(policy, tokenizer, [Script("x") for _ in range(4)], **options)
+        return [tuple(episode.tokens[episode.sampled].tolist()) for episode in episodes]
+
+    drawn = [*first_samples(), *first_samples(step=1), *first_samples(seed=2**32 - 1)]
+    assert len(set(drawn)) == len(drawn)
+    assert first_samples(step=1) == drawn[4:8]
+
+
+def test_an_episode_that_goes_on_stops_at_max_turns(policy, tokenizer):
+    episodes, _ = play(policy, tokenizer, [Script(*"abcdefgh") for _ in range(4)])
+    assert [len(episode.turns) for episode in episodes] == [4] * 4
+    assert {episode.stop_reason for episode in episodes} == {"max_turns"}
+
+
+def test_a_full_context_ends_its_episode_alone(policy, tokenizer):
+    context = 64
+    small = replace(policy, config=replace(policy.config, context=context))
+    empty = len(get_renderer("chatml").render([say("")], tokenizer))
+    nearly_full = "a" * (context - empty - 2)
+    environments = [Script(nearly_full, "x"), Script(nearly_full, "x"), Script("a" * context)]
+    environments.append(Script("x", "y"))
+    episodes, stats = play(small, tokenizer, environments)
+    assert [episode.stop_reason for episode in episodes] == ["overflow"] * 3 + ["finished"]
+    cut = [episode.turns[0].decode_stop for episode in episodes[:2]]
+    assert "overflow" in cut, "the test needs a reply that the context cuts"
+    for episode, environment, stop in zip(episodes, environments, cut, strict=False):
+        assert len(episode.turns) == 1
+        assert (len(episode.tokens) == context) or stop == "stop"
+        assert environment.heard[0]["finish_reason"] == ("stop" if stop == "stop" else "length")
+    assert episodes[2].turns == () and len(episodes[2].tokens) == 0
+    assert (stats.cache_growths, stats.capacity) == (0, context)
+
+
+def test_environments_that_cannot_start_leave_the_others_alone(policy, tokenizer):
+    environments = [
+        Script(KeyError("no such task")),
+        Script(opening=[say("x", "narrator")]),
+        Script("x"),
+        Script(opening=[say("x"), say("y", "assistant")]),
+    ]
+    episodes, _ = play(policy, tokenizer, environments)
+    assert [len(episode.turns) for episode in episodes] == [0, 0, 1, 0]
+    assert [episode.stop_reason for episode in episodes] == ["error", "error", "finished", "error"]
+    assert episodes[0].error == "KeyError: 'no such task'"
+    assert episodes[1].error.startswith("RenderError: message 0: role 'narrator' is unknown")
+    assert episodes[3].error.startswith("EnvironmentContractError: reset: expected a last message")
+
+
+def test_a_close_that_fails_is_told_and_loses_nothing(policy, tokenizer):
+    environments = [Script("x"), Script("x"), Script("x", broken_close=True), Script("x")]
+    with pytest.warns(RuntimeWarning, match="group 1, member 0 raised OSError: cannot close"):
+        episodes, _ = play(policy, tokenizer, environments)
+    assert [episode.stop_reason for episode in episodes] == ["finished"] * 4
+
+
+def test_a_running_loop_awaits_collect(policy, tokenizer):
+    async def inside():
+        with pytest.raises(RuntimeError, match="await collect"):
+            play(policy, tokenizer, [])
+        makers = iter(uneven())
+        return await collect(
+            policy,
+            get_renderer("chatml"),
+            tokenizer,
+            lambda: next(makers),
+            [0, 1],
+            SETTINGS,
+            seed=0,
+        )
+
+    episodes, _ = asyncio.run(inside())
+    assert streams(episodes) == streams(play(policy, tokenizer, uneven())[0])

@@ -1,0 +1,237 @@
+"""Sampling a batch of episodes side by side: the policy speaks in all of them, then all environments answer."""
+
+import asyncio
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jaxtyping import Array, Int, Key
+
+from mintjax.policy import Policy
+from mintjax.renderers import Rendered, Renderer, RenderError
+from mintjax.renderers.tokenizer import adapt
+from mintjax.train.environment import AssistantMessage, Environment, EnvironmentSession, Step
+from mintjax.train.sampler import Reply, RolloutStats, Sampler, Sampling
+from mintjax.types import Episode, Message, Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSettings(Sampling):
+    """How episodes are sampled.
+
+    Attributes:
+        group_size: episodes started from each task.
+        max_turns: most turns of an episode.
+    """
+
+    group_size: int
+    max_turns: int
+
+
+def rollout(
+    policy: Policy,
+    renderer: Renderer,
+    tokenizer: Any,
+    make: Callable[[], Environment],
+    tasks: Sequence[Any],
+    settings: RolloutSettings,
+    *,
+    seed: int,
+    step: int = 0,
+) -> tuple[list[Episode], RolloutStats]:
+    """`collect` for callers that are not asynchronous themselves; the arguments and results are the same.
+
+    Raises:
+        RuntimeError: where an event loop is running already.
+
+    Example:
+        >>> settings = RolloutSettings(group_size=4, max_tokens=32, max_turns=3)
+        >>> episodes, stats = rollout(policy, renderer, tokenizer, CountDown, [5, 7], settings, seed=0)
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(
+            collect(policy, renderer, tokenizer, make, tasks, settings, seed=seed, step=step)
+        )
+    raise RuntimeError("rollout: an event loop is running here; await collect(...) instead.")
+
+
+async def collect(
+    policy: Policy,
+    renderer: Renderer,
+    tokenizer: Any,
+    make: Callable[[], Environment],
+    tasks: Sequence[Any],
+    settings: RolloutSettings,
+    *,
+    seed: int,
+    step: int = 0,
+) -> tuple[list[Episode], RolloutStats]:
+    """Sample ``group_size`` episodes of every task, all side by side.
+
+    Turn by turn, the new messages of all episodes are fed in one segment, the replies are decoded together, and all
+    environments step at once. Rows stand in the order of group and member, and the key of a sample comes from seed, step,
+    group, member and turn, so that the speed of an environment changes no token.
+
+    An episode ends with its environment's own word, or with ``"max_turns"``; with ``"overflow"`` where the model's context
+    has no room for the next messages and one sampled token; with ``"error"`` where its environment raises or says what
+    cannot be rendered. The other episodes go on, and the turns it has are kept.
+
+    Args:
+        policy: samples every token.
+        renderer: the chat format.
+        tokenizer: the policy's, as renderers take it.
+        make: returns a new environment, once for each episode.
+        tasks: what ``reset`` gets; each task makes a group.
+        settings: how to sample.
+        seed: of the run.
+        step: of the run; another step draws other samples.
+
+    Returns:
+        The episodes, by group and member, and what they cost.
+
+    Example:
+        >>> episodes, stats = await collect(policy, renderer, tokenizer, CountDown, [5, 7], settings, seed=0)
+        >>> [(episode.group, episode.member) for episode in episodes]
+        [(0, 0), (0, 1), (1, 0), (1, 1)]
+    """
+    renderer = replace(renderer, tokenizer=adapt(tokenizer))
+    rows = [
+        _Row(EnvironmentSession(make()), task, group, member)
+        for group, task in enumerate(tasks)
+        for member in range(settings.group_size)
+    ]
+    places = np.array([(row.group, row.member) for row in rows]).reshape(-1, 2)
+    sampler = Sampler(policy, renderer, len(rows), settings)
+    try:
+        await asyncio.gather(
+            *(_open(row, _environment_seed(seed, step, row.group)) for row in rows)
+        )
+        for turn in range(settings.max_turns):
+            news = [_render(row, renderer) for row in rows]
+            for place, row in enumerate(rows):
+                if news[place] and sampler.room(place, news[place]) < 1:
+                    row.stop_reason, news[place] = "overflow", []
+            if not any(news):
+                break
+            replies = sampler.turn(news, _turn_keys(np.uint32(seed), step, turn, *places.T))
+            await asyncio.gather(
+                *(
+                    _answer(row, new, reply, renderer, settings.temperature)
+                    for row, new, reply in zip(rows, news, replies, strict=True)
+                    if isinstance(new, Rendered) and reply is not None
+                )
+            )
+    finally:
+        await asyncio.gather(*(_close(row) for row in rows))
+    version = int(policy.version)
+    return [row.episode(version) for row in rows], sampler.stats
+
+
+@dataclass
+class _Row:
+    """One episode as it grows."""
+
+    session: EnvironmentSession
+    task: Any
+    group: int
+    member: int
+    news: list[Message] = field(default_factory=list)
+    conversation: Rendered | None = None
+    turns: list[Turn] = field(default_factory=list)
+    stop_reason: str | None = None
+    error: str | None = None
+
+    def fail(self, error: Exception) -> None:
+        """End the episode with the text of what its environment did wrong."""
+        self.stop_reason, self.error = "error", f"{type(error).__name__}: {error}"
+
+    def episode(self, version: int) -> Episode:
+        """The record; an episode that nothing ended has used up its turns."""
+        reason = self.stop_reason or "max_turns"
+        return Episode(tuple(self.turns), self.group, self.member, reason, self.error, version)
+
+
+def _render(row: _Row, renderer: Renderer) -> Sequence[int]:
+    """Render the news of an episode that goes on: a `Rendered`, or nothing where it has ended or fails here."""
+    if row.stop_reason is not None:
+        return []
+    try:
+        return renderer.render(row.news, tools=row.session.tools or None, extend=row.conversation)
+    except RenderError as error:
+        row.fail(error)
+        return []
+
+
+async def _open(row: _Row, seed: int) -> None:
+    """Reset a row's environment."""
+    try:
+        row.news = await row.session.reset(row.task, seed)
+    except Exception as error:
+        row.fail(error)
+
+
+async def _answer(
+    row: _Row, news: Rendered, reply: Reply, renderer: Renderer, temperature: float
+) -> None:
+    """Hand a reply to its environment and record the turn."""
+    row.conversation = news.with_sampled(reply.ids)
+    said = renderer.parse(reply.ids).message
+    finish: Literal["stop", "length"] = "stop" if reply.stop == "stop" else "length"
+    message: AssistantMessage = {**said, "finish_reason": finish}
+    step: Step | None = None
+    try:
+        step = await row.session.step(message)
+    except Exception as error:
+        row.fail(error)
+    # An opening may hold assistant messages, but those are the environment's: only the reply was sampled.
+    turn = Turn(
+        tokens=np.concatenate([news.ids, reply.ids]),
+        sampled=np.arange(len(news) + len(reply.ids)) >= len(news),
+        logprobs=np.concatenate([np.full(len(news), np.nan, np.float32), reply.logprobs]),
+        temperature=temperature,
+        messages=(*row.news, said),
+        reward=step.reward if step else None,
+        decode_stop=reply.stop,
+        metrics=dict(step.metrics) if step else {},
+    )
+    row.turns.append(turn)
+    if step:
+        row.news, row.stop_reason = list(step.messages), step.stop_reason
+
+
+async def _close(row: _Row) -> None:
+    """Close a row's environment; its episode is over, so a failure is only told."""
+    try:
+        await row.session.close()
+    except Exception as error:
+        warnings.warn(
+            f"close of the environment of group {row.group}, member {row.member} raised "
+            f"{type(error).__name__}: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _environment_seed(seed: int, step: int, group: int) -> int:
+    """The seed that all environments of a group get."""
+    return int(np.random.SeedSequence([seed, step, group]).generate_state(1)[0])
+
+
+@jax.jit
+def _turn_keys(
+    seed: np.uint32, step: int, turn: int, groups: Int[Array, " B"], members: Int[Array, " B"]
+) -> Key[Array, " B"]:
+    """The key of each row's sample in one turn."""
+
+    def key(group: Int[Array, ""], member: Int[Array, ""]) -> Key[Array, ""]:
+        folded = jax.random.fold_in(jax.random.key(seed), step)
+        for number in (group, member, turn):
+            folded = jax.random.fold_in(folded, number)
+        return folded
+
+    return jax.vmap(key)(groups, members)

@@ -1,0 +1,160 @@
+"""The policy's side of a batch of conversations: caches that every turn extends by its new tokens and its reply."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float32, Int, Int32, Key
+
+from mintjax.cache import State, bucket, init_state, reserve
+from mintjax.decoding import DecodeParams
+from mintjax.extension import extend
+from mintjax.generation import generate
+from mintjax.policy import Policy
+from mintjax.renderers import Renderer, to_segment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How replies are sampled.
+
+    Attributes:
+        max_tokens: most tokens of one reply.
+        temperature: 0 takes the likeliest token, for evaluations.
+        top_k: sample among that many likeliest tokens; -1 is off.
+        top_p: sample among the likeliest tokens that hold this probability; 1 is off.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_k: int = -1
+    top_p: float = 1.0
+
+
+class Reply(NamedTuple):
+    """What the policy said in one turn of one conversation.
+
+    Attributes:
+        ids: the sampled tokens, the stop token included.
+        logprobs: their log probabilities, of the temperature-scaled distribution.
+        stop: ``"stop"`` where the policy ended the reply, ``"length"`` where ``max_tokens`` did, ``"overflow"`` where the
+            model's context did.
+    """
+
+    ids: Int32[np.ndarray, " n"]
+    logprobs: Float32[np.ndarray, " n"]
+    stop: Literal["stop", "length", "overflow"]
+
+
+class RolloutStats(NamedTuple):
+    """What a batch cost.
+
+    Attributes:
+        prefilled_tokens: tokens that were fed without being sampled; each is fed once, in the turn that brings it.
+        sampled_tokens: tokens that were sampled.
+        cache_growths: how often the cache moved to a larger bucket.
+        capacity: tokens that a row of the cache has room for at the end; 0 where nothing was fed.
+    """
+
+    prefilled_tokens: int
+    sampled_tokens: int
+    cache_growths: int
+    capacity: int
+
+
+class Sampler:
+    """B conversations in one carried state; a row never sees its history again.
+
+    Example:
+        >>> sampler = Sampler(policy, get_renderer("smollm2", tokenizer), 2, Sampling(max_tokens=32))
+        >>> first, second = sampler.turn([[1, 2, 3], []], keys)
+        >>> second is None
+        True
+    """
+
+    def __init__(self, policy: Policy, renderer: Renderer, batch: int, sampling: Sampling) -> None:
+        """Start ``batch`` empty conversations, whose replies end where the renderer, bound to a tokenizer, says."""
+        self._policy, self._renderer, self._sampling = policy, renderer, sampling
+        self._lengths = np.zeros(batch, np.int64)
+        self._state: State | None = None
+        self._prefilled = self._sampled = self._growths = 0
+
+    @property
+    def stats(self) -> RolloutStats:
+        """What the turns so far cost."""
+        capacity = self._state.capacity if self._state is not None else 0
+        return RolloutStats(self._prefilled, self._sampled, self._growths, capacity)
+
+    def room(self, row: int, news: Sequence[int]) -> int:
+        """How many tokens the row can sample after ``news``; below 1 where the model's context does not hold them."""
+        return self._policy.config.context - int(self._lengths[row]) - len(news)
+
+    def turn(self, news: Sequence[Sequence[int]], keys: Key[Array, " B"]) -> list[Reply | None]:
+        """Feed every row its new tokens and sample its reply.
+
+        Where the context has room for less than ``max_tokens``, that much is sampled, and a reply that fills it says so
+        in ``stop``.
+
+        Args:
+            news: ids for each row, with `room`; a row that gets none does not move.
+            keys: one typed key a row.
+
+        Returns:
+            The reply of each row, None where it did not move.
+
+        Raises:
+            ContextOverflowError: where ``news`` has no `room`.
+
+        Example:
+            >>> replies = sampler.turn([[1, 2, 3], [4]], keys)
+        """
+        fed = np.array([len(ids) for ids in news])
+        room = np.array([self.room(row, ids) for row, ids in enumerate(news)])
+        budget = np.where(fed > 0, np.minimum(room, self._sampling.max_tokens), 0)
+        segment = to_segment(news)
+        state = extend(self._policy, segment, self._reserve(fed + budget), donate=True)
+        tokenizer = self._renderer.tokenizer
+        generated = generate(
+            self._policy,
+            state,
+            keys,
+            self._params(budget),
+            buffer=self._sampling.max_tokens,
+            stop_strings=self._renderer.stop_strings,
+            decode_text=tokenizer.decode if tokenizer is not None else None,
+            donate=True,
+        )
+        self._state = generated.state
+        replies: list[Reply | None] = [None] * len(news)
+        for row in np.flatnonzero(budget):
+            stop = generated.stops[row]
+            if stop == "length" and budget[row] < self._sampling.max_tokens:
+                stop = "overflow"
+            replies[row] = Reply(generated.tokens[row], generated.logprobs[row], stop)
+        sampled = np.array([len(ids) for ids in generated.tokens])
+        self._lengths += fed + sampled
+        self._prefilled += int(fed.sum())
+        self._sampled += int(sampled.sum())
+        return replies
+
+    def _reserve(self, tokens: Int[np.ndarray, " B"]) -> State:
+        """The state with room for so many more tokens in each row."""
+        config = self._policy.config
+        if self._state is None:
+            capacity = min(bucket(int(tokens.max())), config.context)
+            return reserve(config, init_state(self._policy, len(tokens), capacity), tokens)
+        state = reserve(config, self._state, tokens)
+        self._growths += state.capacity > self._state.capacity
+        return state
+
+    def _params(self, budget: Int[np.ndarray, " B"]) -> DecodeParams:
+        """The sampling as the decoder takes them."""
+        return DecodeParams(
+            temperature=jnp.float32(self._sampling.temperature),
+            top_k=jnp.int32(self._sampling.top_k),
+            top_p=jnp.float32(self._sampling.top_p),
+            stop_tokens=jnp.asarray(self._renderer.stop_tokens(), jnp.int32),
+            max_tokens=jnp.asarray(budget, jnp.int32),
+        )
