@@ -1,0 +1,56 @@
+import pytest
+
+from mintjax.train.rollout_metrics import rollout_metrics
+from mintjax.train.sampler import RolloutStats
+
+TOLERANCE = 1e-12
+STATS = RolloutStats(prefilled_tokens=30, sampled_tokens=20, cache_growths=1, capacity=128)
+
+
+def test_figures_counted_by_hand(make_episode):
+    episodes = [
+        make_episode(
+            [1.0, 0.5], samples=[4, 6], decode_stops=["stop", "length"], metrics={"exact": 1}
+        ),
+        make_episode([0.0], member=1, samples=[2], stop_reason="overflow", metrics={"exact": 0}),
+        make_episode([1.0, None], group=1, samples=[3, 5], stop_reason="error"),
+        make_episode([1.0], group=1, member=1, samples=[1]),
+        make_episode([], group=1, member=2, stop_reason="error"),
+    ]
+    metrics = rollout_metrics(episodes, STATS)
+    assert metrics == pytest.approx(
+        {
+            "reward": (1.5 + 0 + 1 + 1) / 4,
+            "reward_std": (1.5 / 2**0.5 + 0) / 2,
+            "frac_reward_zero_std": 1 / 2,
+            "rewards/turn/mean": (1 + 0.5 + 0 + 1 + 1) / 5,
+            "rewards/turn/std": (0.8 / 5) ** 0.5,
+            "rewards/turn_1/mean": 3 / 4,
+            "rewards/turn_2/mean": 0.5,
+            "num_turns/mean": 6 / 5,
+            "num_turns/max": 2,
+            "completions/mean_length": (4 + 6 + 2 + 3 + 5 + 1) / 6,
+            "completions/min_length": 1,
+            "completions/max_length": 6,
+            "completions/clipped_ratio": 1 / 6,
+            "completions/mean_terminated_length": (4 + 2 + 3 + 5 + 1) / 5,
+            "stop/error": 2 / 5,
+            "stop/finished": 2 / 5,
+            "stop/overflow": 1 / 5,
+            "env/exact": 2 / 3,
+            "rollout/prefilled_tokens": 30,
+            "rollout/sampled_tokens": 20,
+            "rollout/cache_growths": 1,
+            "rollout/capacity": 128,
+        },
+        abs=TOLERANCE,
+    )
+
+
+def test_figures_of_nothing_are_left_out(make_episode):
+    episodes = [make_episode([], stop_reason="error"), make_episode([None], member=1)]
+    metrics = rollout_metrics(episodes, STATS)
+    assert not [name for name in metrics if name.startswith(("reward", "frac_reward"))]
+    nothing = rollout_metrics(episodes[:1], STATS)
+    assert not [name for name in nothing if name.startswith("completions/")]
+    assert nothing["stop/error"] == 1
