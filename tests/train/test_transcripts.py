@@ -40,7 +40,12 @@ def rows():
         (turn("hi ", b"one", 0.5), turn("go ", HOSTILE.encode(), None)), 0, 0, "done", None, 7
     )
     second = Episode(
-        (turn("é ", "é🙂".encode()[:-1], 1.0),), 1, 0, "error", "ValueError: <b>[blue]", 7
+        (turn(f"é {HOSTILE} ", "é🙂".encode()[:-1], 1.0),),
+        1,
+        0,
+        "error",
+        "ValueError: <b>[blue]",
+        7,
     )
     advantages = Advantages(
         (np.array([0.125, 9.0]), np.array([0.0])),
@@ -101,7 +106,8 @@ def test_a_page_shows_hostile_text_and_runs_none_of_it(rows):
     page = Page(source)
     assert "script" not in page.tags
     assert "<script" not in source
-    assert HOSTILE in page.text
+    # Once as the policy's words, once as the environment's.
+    assert page.text.count(HOSTILE) == 2
     assert "run <script>" in page.text
     assert "ValueError: <b>[blue]" in page.text
     assert "b" not in page.tags
