@@ -12,10 +12,14 @@ from mintjax.train.transcripts import episode_rows, to_html, to_text
 from mintjax.types import Episode, Turn
 
 HOSTILE = "</script><script>alert(1)</script>[red]&amp;</pre>\"'"
+EVIL = 256
 
 
 def decode(ids):
-    """Token ids are bytes."""
+    """Token ids are bytes; one token more is a whole hostile text."""
+    if EVIL in ids:
+        place = list(ids).index(EVIL)
+        return decode(ids[:place]) + HOSTILE + decode(ids[place + 1 :])
     return bytes(ids).decode("utf-8", errors="replace")
 
 
@@ -36,9 +40,7 @@ def turn(put_in, sampled, reward):
 
 @pytest.fixture
 def rows():
-    first = Episode(
-        (turn("hi ", b"one", 0.5), turn("go ", HOSTILE.encode(), None)), 0, 0, "done", None, 7
-    )
+    first = Episode((turn("hi ", b"one", 0.5), turn("go ", [EVIL], None)), 0, 0, "done", None, 7)
     second = Episode(
         (turn(f"é {HOSTILE} ", "é🙂".encode()[:-1], 1.0),),
         1,
