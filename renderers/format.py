@@ -46,6 +46,10 @@ class Format(ABC):
     declares_tools: ClassVar[bool] = False
     writes_bos: ClassVar[bool] = False
 
+    def __repr__(self) -> str:
+        """The family's name; there is nothing else to tell."""
+        return f"{type(self).__name__}()"
+
     @abstractmethod
     def between(self, before: str | None, after: str | None) -> tuple[str, str]:
         """What stands between two messages: the close of the first, the header of the second.
