@@ -90,9 +90,8 @@ def _text(content: Any, where: str) -> str:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
         if kind != "text" or not isinstance(part.get("text"), str):
             raise RenderError(
-                f"{where}: a content part of type {kind!r} cannot be written in a text format; put "
-                "text there, as "
-                f'{{"type": "text", "text": ...}}'
+                f"{where}: a content part of type {kind!r} cannot be written in a text format; "
+                'put {"type": "text", "text": ...} there'
             )
     return "".join(part["text"] for part in content)
 

@@ -24,9 +24,9 @@ _END_NAMES = (
 class Tokenizer:
     """A vocabulary as renderers use it.
 
-    It keeps its own copy, and no reference to the tokenizer it was made from.
-    Control tokens are all added tokens of the vocabulary. ``encode`` works on a copy without them,
-    so that no text can spell one; they enter a rendering by id alone.
+    It keeps its own copy, and no reference to the tokenizer it was made from. Control tokens are
+    all added tokens of the vocabulary. ``encode`` works on a copy without them, so that no text can
+    spell one; they enter a rendering by id alone.
 
     Attributes:
         control: id of every control token, by its name.
@@ -65,8 +65,7 @@ class Tokenizer:
         )
         self.size: int = max([backend.get_vocab_size(), *(i + 1 for i in self._names)])
         plain = json.loads(backend.to_str())
-        # The post-processor writes BOS and trims spaces off offsets; truncation would cut text in
-        # silence.
+        # The post-processor writes BOS and trims spaces off offsets; truncation cuts in silence.
         plain |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
         self._plain = type(backend).from_str(json.dumps(plain))
 
@@ -93,8 +92,7 @@ class Tokenizer:
         gaps = np.flatnonzero(edges[1:, 0] > edges[:-1, 1])
         if not gaps.size:
             return None
-        # A normaliser that composes two characters into one leaves a gap as well, and nothing is
-        # lost.
+        # A normaliser that composes two characters leaves a gap as well, and nothing is lost.
         normalizer = self._plain.normalizer
         whole = normalizer.normalize_str(text) if normalizer is not None else text
         return None if self.decode(ids) == whole else int(edges[gaps[0], 1])

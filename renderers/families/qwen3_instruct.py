@@ -43,13 +43,10 @@ class Qwen3Instruct(ChatML):
 
     def between(self, before: str | None, after: str | None) -> tuple[str, str]:
         """See ``Format.between``."""
-        if after == "tool":
-            return (
-                ("", "")
-                if before == "tool"
-                else (super().between(before, None)[0], "<|im_start|>user")
-            )
-        return super().between(before, after)
+        close, header = super().between(before, after)
+        if after != "tool":
+            return close, header
+        return ("", "") if before == "tool" else (close, "<|im_start|>user")
 
     def system(self, given: Spoken | None, tools: Tools) -> Sequence[Piece] | None:
         """See ``Format.system``."""
@@ -91,7 +88,7 @@ class Qwen3Instruct(ChatML):
             inside, rest = tokenizer.decode(rest[:size]), rest[size + closed :]
             try:
                 call = _read_call(inside, closed)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:  # brackets may nest without end
                 unread.append(str(error))
                 said += text + "<tool_call>" + inside + ("</tool_call>" if closed else "")
             else:
@@ -124,4 +121,5 @@ def _read_call(text: str, closed: bool) -> ToolCall:
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise ValueError("the tool call is no object with a name and an object of arguments")
     written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    (name + written).encode()  # an escape may have made half of a surrogate pair
     return {"type": "function", "function": {"name": name, "arguments": written}}

@@ -66,6 +66,8 @@ def test_a_compact_call_with_swapped_keys(qwen):
         ('{"name": "f", "arguments": "x"}', "no object with a name"),
         ("[1]", "no object with a name"),
         ('{"name": "f", "arguments": {"x": 1e999}}', "not JSON compliant"),
+        ('{"name": "f", "arguments": {"x": "\\ud800"}}', "surrogates not allowed"),
+        ("[" * 100_000, "recursion"),
     ],
 )
 def test_a_malformed_call_stays_in_the_content(qwen, inside, says):
