@@ -25,12 +25,15 @@ class Sampling:
         temperature: 0 takes the likeliest token, for evaluations.
         top_k: sample among that many likeliest tokens; -1 is off.
         top_p: sample among the likeliest tokens that hold this probability; 1 is off.
+        capacity: tokens of a conversation that the cache has room for from the start. It grows where that is too little,
+            but every size it passes through is compiled for; 0 starts as small as the first turn allows.
     """
 
     max_tokens: int
     temperature: float = 1.0
     top_k: int = -1
     top_p: float = 1.0
+    capacity: int = 0
 
 
 class Reply(NamedTuple):
@@ -114,7 +117,8 @@ class Sampler:
         room = np.array([self.room(row, ids) for row, ids in enumerate(news)])
         budget = np.where(fed > 0, np.minimum(room, self._sampling.max_tokens), 0)
         segment = to_segment(news)
-        state = extend(self._policy, segment, self._reserve(fed + budget), donate=True)
+        need = np.where(fed > 0, fed + np.maximum(budget, 1), 0)
+        state = extend(self._policy, segment, self._reserve(need), donate=True)
         tokenizer = self._renderer.tokenizer
         generated = generate(
             self._policy,
@@ -143,7 +147,8 @@ class Sampler:
         """The state with room for so many more tokens in each row."""
         config = self._policy.config
         if self._state is None:
-            capacity = min(bucket(int(tokens.max())), config.context)
+            capacity = bucket(max(int(tokens.max()), self._sampling.capacity))
+            capacity = min(capacity, config.context)
             return reserve(config, init_state(self._policy, len(tokens), capacity), tokens)
         state = reserve(config, self._state, tokens)
         self._growths += state.capacity > self._state.capacity

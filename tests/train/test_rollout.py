@@ -8,6 +8,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from mintjax.adapters import LoraConfig, init_adapter
+from mintjax.cache import ContextOverflowError
 from mintjax.extension import forward
 from mintjax.models.config import ModelConfig
 from mintjax.models.dense import init_weights
@@ -15,6 +16,7 @@ from mintjax.policy import Policy
 from mintjax.renderers import get_renderer
 from mintjax.train.environment import Step
 from mintjax.train.rollout import RolloutSettings, collect, rollout
+from mintjax.train.sampler import Sampler
 from mintjax.types import Segment
 
 LOGPROB_TOLERANCE = 1e-5
@@ -204,12 +206,16 @@ def streams(episodes):
     return [episode.tokens.tolist() for episode in episodes]
 
 
-def test_slow_environments_and_other_groups_change_no_sample(policy, tokenizer):
+def test_slow_environments_other_groups_and_a_roomy_cache_change_no_sample(policy, tokenizer):
     calm, _ = play(policy, tokenizer, uneven())
     jittery = uneven()
     for wait, environment in zip((3, 0, 7, 1), jittery, strict=True):
         environment.yields = wait
     assert streams(play(policy, tokenizer, jittery)[0]) == streams(calm)
+    roomy = replace(SETTINGS, capacity=100)
+    wide, stats = play(policy, tokenizer, uneven(), roomy)
+    assert streams(wide) == streams(calm)
+    assert (stats.cache_growths, stats.capacity) == (0, 128)
     replaced = [*uneven()[:2], Script("y"), Script("z", "w")]
     assert streams(play(policy, tokenizer, replaced)[0])[:2] == streams(calm)[:2]
 
@@ -247,6 +253,14 @@ def test_a_full_context_ends_its_episode_alone(policy, tokenizer):
         assert environment.heard[0]["finish_reason"] == ("stop" if stop == "stop" else "length")
     assert episodes[2].turns == () and len(episodes[2].tokens) == 0
     assert (stats.cache_growths, stats.capacity) == (0, context)
+
+
+def test_a_sampler_refuses_news_that_the_context_does_not_hold(policy, tokenizer):
+    sampler = Sampler(policy, get_renderer("chatml", tokenizer), 1, SETTINGS)
+    news = [1] * policy.config.context
+    assert sampler.room(0, news) == 0
+    with pytest.raises(ContextOverflowError, match="context of 512 tokens; 513 are needed"):
+        sampler.turn([news], jax.random.split(jax.random.key(0), 1))
 
 
 def test_environments_that_cannot_start_leave_the_others_alone(policy, tokenizer):
