@@ -149,7 +149,7 @@ class RolloutConfig:
     max_tokens: int = 64
     """Most tokens the policy may sample in one turn."""
     max_turns: int = 16
-    """Most turns an episode may have; one that reaches it stops with the reason "length"."""
+    """Most turns an episode may have; one that reaches it stops with the reason "max_turns"."""
     temperature: float = 1.0
     """Sampling temperature; also the one that log probabilities and the loss are taken at."""
     top_k: int = -1
