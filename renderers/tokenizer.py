@@ -1,5 +1,6 @@
 """One view of any fast tokenizer: text to ids that are no control tokens, and ids to text."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -34,6 +35,7 @@ class Tokenizer:
         ends: ids that end a text: the declared end-of-sequence token, and tokens that public models
             use for it.
         size: one more than the greatest id.
+        fingerprint: a hash of all that decides which ids a text becomes.
     """
 
     def __init__(self, source: Any) -> None:
@@ -67,7 +69,10 @@ class Tokenizer:
         plain = json.loads(backend.to_str())
         # The post-processor writes BOS and trims spaces off offsets; truncation cuts in silence.
         plain |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-        self._plain = type(backend).from_str(json.dumps(plain))
+        vocabulary = json.dumps(plain)
+        self._plain = type(backend).from_str(vocabulary)
+        names = json.dumps(sorted(self._names.items()))
+        self.fingerprint: str = hashlib.sha256((vocabulary + names).encode()).hexdigest()
 
     def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Encodes a text in one pass, control tokens spelled in it as ordinary characters.

@@ -157,8 +157,13 @@ class RolloutConfig:
     top_p: float = 1.0
     """Sample among the likeliest tokens that together hold this probability; 1 is off."""
 
+    capacity: int = 0
+    """Tokens that each conversation's cache holds from the start; it grows where that is too little, with a compile for
+    every size it passes through."""
+
     def __post_init__(self) -> None:
         """Check the ranges."""
+        require(self.capacity >= 0, "rollout.capacity", "at least 0", self.capacity)
         require(self.groups >= 1, "rollout.groups", "at least 1", self.groups)
         require(
             self.group_size >= 2,
@@ -222,17 +227,14 @@ class GradientConfig:
     """One packed row an episode, or a scan over segments that carries the cache."""
     rows: int = 8
     """Episodes in one micro-batch; gradients of micro-batches are summed."""
-    block: int = 64
-    """Token lengths and cache capacities are multiples of this, doubled; one compile each."""
     segment: int = 64
-    """Tokens a segment has in the plan "segments"."""
+    """Tokens in a segment of the plan "segments"."""
     remat: bool = False
-    """Recompute each layer in the backward pass of the plan "packed" to save memory."""
+    """Keep each layer's input alone for the backward pass and recompute the rest."""
 
     def __post_init__(self) -> None:
         """Check the sizes."""
         require(self.rows >= 1, "gradients.rows", "at least 1", self.rows)
-        require(self.block >= 1, "gradients.block", "at least 1", self.block)
         require(self.segment >= 1, "gradients.segment", "at least 1", self.segment)
 
 

@@ -1,0 +1,261 @@
+"""The training loop: sample a batch of episodes, learn from it, write down what happened, and so on.
+
+Everything random is drawn from the run's seed and the step's number, and the train state is all that a step hands on.
+So a run that was killed goes on from its last checkpoint to the very numbers that it would have had.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from mintjax.loading import load_policy, load_tokenizer
+from mintjax.policy import Policy
+from mintjax.renderers import get_renderer
+from mintjax.renderers.tokenizer import adapt
+from mintjax.train import checkpoints, plots
+from mintjax.train.advantages import Advantages
+from mintjax.train.config import TrainConfig
+from mintjax.train.durable import write_atomic, write_rows
+from mintjax.train.invocation import record_invocation
+from mintjax.train.learner import learn, optimizer
+from mintjax.train.metrics import append_metrics
+from mintjax.train.optimizer import TrainState, init_train_state
+from mintjax.train.progress import Reporter, report
+from mintjax.train.resume import resume
+from mintjax.train.rollout import RolloutSettings, rollout
+from mintjax.train.rollout_metrics import rollout_metrics
+from mintjax.train.run_directory import RunDirectory, open_run
+from mintjax.train.signals import StopRequest, stop_requests
+from mintjax.train.transcripts import episode_rows, to_html
+from mintjax.types import Episode
+
+
+def run(config: TrainConfig, *, overwrite: bool = False) -> TrainState:
+    """Loads what a configuration names and trains it; see :func:`train`.
+
+    Args:
+        config: the run.
+        overwrite: discard what an earlier run left in the run directory.
+
+    Returns:
+        The train state at the end.
+
+    Example:
+        >>> run(load_config("count_down", ["steps=2"]))
+    """
+    model = config.model
+    policy = load_policy(
+        model.name,
+        rank=model.rank,
+        alpha=model.alpha,
+        seed=config.seed,
+        train_attn=model.train_attn,
+        train_mlp=model.train_mlp,
+        train_unembed=model.train_unembed,
+        dtype=model.dtype,
+    )
+    return train(config, policy, load_tokenizer(model.name), overwrite=overwrite)
+
+
+def train(config: TrainConfig, policy: Policy, tokenizer: Any, *, overwrite: bool = False) -> TrainState:
+    """Trains a policy in an environment, from the beginning or from where an interrupted run left off.
+
+    SIGTERM and Ctrl-C end the phase that is running, save, and return.
+
+    Args:
+        config: the run; its ``model`` section describes ``policy`` already.
+        policy: with a fresh adapter.
+        tokenizer: the policy's, as renderers take it.
+        overwrite: discard what an earlier run left in the run directory.
+
+    Returns:
+        The train state after the last step that was finished.
+
+    Raises:
+        RunDirectoryError: if the run directory cannot be entered.
+        RenderError: if tokenizer and renderer do not belong together.
+        NonFiniteError: if a loss becomes nan or infinite; the checkpoint before that step is kept.
+
+    Example:
+        >>> train_state = train(config, policy, tokenizer)
+    """
+    renderer = get_renderer(config.renderer, tokenizer)
+    renderer.stop_tokens()  # a tokenizer without the format's control tokens is refused before a run directory is made
+    with (
+        open_run(config, overwrite=overwrite) as directory,
+        stop_requests() as stop,
+        report(directory.log, config.steps) as reporter,
+    ):
+        record_invocation(directory, seed=config.seed, devices=[str(d) for d in jax.devices()])
+        train_state = init_train_state(policy, optimizer(config))
+        loop = _Loop(config, renderer, tokenizer, directory, reporter, stop, _origin(config, policy, tokenizer))
+        return loop.run(train_state)
+
+
+class _Stopped(Exception):
+    """A stop was asked for between two phases."""
+
+
+@dataclass
+class _Loop:
+    """What every step needs; nothing here changes from step to step but the times of the phases."""
+
+    config: TrainConfig
+    renderer: Any
+    tokenizer: Any
+    directory: RunDirectory
+    reporter: Reporter
+    stop: StopRequest
+    origin: dict[str, str]
+    times: dict[str, float] = field(default_factory=dict)
+
+    def run(self, train_state: TrainState) -> TrainState:
+        """Restores the newest checkpoint if there is one, and makes the steps that are left."""
+        done, train_state = self._restore(train_state)
+        saved = done
+        try:
+            if done < 0:
+                done = self._before_first(train_state)
+            for step in range(done + 1, self.config.steps + 1):
+                train_state, row = self._step(step, train_state)
+                done = step
+                if step % self.config.checkpoint.every == 0 or step == self.config.steps:
+                    self._save(step, train_state, row)
+                    saved = step
+        except _Stopped:
+            if done > max(saved, 0):
+                self._save(done, train_state, {})
+            self.reporter.say(f"{self.stop.signal}: saved step {done}; the same command goes on from there")
+            return train_state
+        self.reporter.say(f"plot         {plots.reward(self.directory, title=self._title)[1]}")
+        self.reporter.say(f"transcripts  {self.directory.transcript(self.config.steps).parent}")
+        return train_state
+
+    @property
+    def _title(self) -> str:
+        return f"{self.config.name}: {self.config.model.name}, advantage {self.config.advantage}"
+
+    def _restore(self, train_state: TrainState) -> tuple[int, TrainState]:
+        """The last step that is done (-1: not even the evaluation before the first), and the train state after it."""
+        checkpoint = resume(self.directory)
+        if checkpoint is None:
+            return -1, train_state
+        policy = train_state.policy
+        restored = checkpoints.restore(
+            checkpoint, policy.adapter, train_state.optimizer_state, origin=self.origin
+        )
+        version = np.int32(restored.state["version"])
+        policy = policy.replace(adapter=restored.adapter, version=jax.numpy.asarray(version))
+        self.reporter.say(f"going on after step {checkpoint.step}")
+        return checkpoint.step, train_state.replace(policy=policy, optimizer_state=restored.optimizer)
+
+    def _save(self, step: int, train_state: TrainState, row: dict[str, Any]) -> None:
+        with self._phase("checkpoint", stoppable=False):
+            checkpoints.save(
+                self.directory,
+                step,
+                train_state.policy.adapter,
+                train_state.optimizer_state,
+                {
+                    "step": step,
+                    "version": int(train_state.policy.version),
+                    "seed": self.config.seed,
+                    "data_position": step * self.config.rollout.groups,
+                },
+                metrics=row,
+                origin=self.origin,
+                keep=self.config.checkpoint,
+            )
+            plots.reward(self.directory, title=self._title)
+
+    def _before_first(self, train_state: TrainState) -> int:
+        if self.config.evaluation.at_start:
+            row = append_metrics(self.directory.metrics, 0, self._evaluate(0, train_state.policy))
+            self.reporter.step(row)
+        return 0
+
+    def _step(self, step: int, train_state: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        """One step, whose files are on the disk when it returns."""
+        self.times = {}
+        config, start = self.config, time.perf_counter()
+        tasks = config.environment.tasks(step - 1, config.rollout.groups, config.seed)
+        with self._phase("rollout"):
+            episodes, metrics = self._sample(train_state.policy, tasks, step)
+        with self._phase("learn"):
+            learned = learn(config, train_state, episodes)
+        with self._phase("write"):
+            self._write_episodes(step, episodes, learned.advantages)
+        metrics |= learned.metrics
+        due = config.evaluation.every and step % config.evaluation.every == 0
+        if due or (config.evaluation.at_end and step == config.steps):
+            metrics |= self._evaluate(step, learned.train_state.policy)
+        seconds = time.perf_counter() - start
+        tokens = metrics["rollout/prefilled_tokens"] + metrics["rollout/sampled_tokens"]
+        metrics |= {f"time/{name}": value for name, value in self.times.items()}
+        metrics |= {"time/step": seconds, "perf/tokens_per_second": tokens / seconds}
+        row = append_metrics(self.directory.metrics, step, metrics)
+        self.reporter.step(row)
+        return learned.train_state, row
+
+    def _sample(
+        self, policy: Policy, tasks: list[Any], step: int, *, greedy: bool = False
+    ) -> tuple[list[Episode], dict[str, float]]:
+        options = self.config.rollout
+        settings = RolloutSettings(
+            group_size=1 if greedy else options.group_size,
+            max_tokens=options.max_tokens,
+            max_turns=options.max_turns,
+            temperature=0.0 if greedy else options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            capacity=options.capacity,
+        )
+        episodes, stats = rollout(
+            policy, self.renderer, self.tokenizer, self.config.environment.make, tasks, settings,
+            seed=self.config.seed, step=step,
+        )  # fmt: skip
+        return episodes, rollout_metrics(episodes, stats)
+
+    def _evaluate(self, step: int, policy: Policy) -> dict[str, float]:
+        """Greedy episodes of the first step's tasks."""
+        tasks = self.config.environment.tasks(0, self.config.rollout.groups, self.config.seed)
+        with self._phase("evaluation"):
+            episodes, metrics = self._sample(policy, tasks, step, greedy=True)
+            write_rows(self.directory.evaluation(step), episode_rows(step, episodes))
+        return {f"eval/greedy/{name}": value for name, value in metrics.items()}
+
+    def _write_episodes(self, step: int, episodes: list[Episode], advantages: Advantages) -> None:
+        rows = episode_rows(step, episodes, advantages)
+        write_rows(self.directory.rollouts(step), rows)
+        page = to_html(rows, adapt(self.tokenizer).decode, title=f"{self.config.name}, step {step}")
+        write_atomic(self.directory.transcript(step), page)
+
+    @contextmanager
+    def _phase(self, name: str, *, stoppable: bool = True) -> Iterator[None]:
+        """Times a phase and shows its name; a stop that was asked for is heard here."""
+        if stoppable and self.stop:
+            raise _Stopped
+        self.reporter.phase(name)
+        start = time.perf_counter()
+        yield
+        self.times[name] = self.times.get(name, 0.0) + time.perf_counter() - start
+
+
+def _origin(config: TrainConfig, policy: Policy, tokenizer: Any) -> dict[str, str]:
+    """What a checkpoint of an adapter means nothing without, as texts to compare."""
+    weights = hashlib.sha256()
+    for part in (policy.base["norm"], policy.base["embed"][:16]):
+        weights.update(np.asarray(part).tobytes())
+    return {
+        "base": config.model.name,
+        "base_config": repr(policy.config),
+        "base_weights": weights.hexdigest(),
+        "renderer": config.renderer,
+        "tokenizer": adapt(tokenizer).fingerprint,
+    }

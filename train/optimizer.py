@@ -1,0 +1,129 @@
+"""The optimizer step: AdamW on the adapter, as one jitted function of a train state."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jaxtyping import Array, Int32
+
+from mintjax.adapters import Adapter
+from mintjax.policy import Policy
+
+
+@struct.dataclass
+class TrainState:
+    """A policy in training.
+
+    Attributes:
+        policy: its adapter is what is trained; its version is the number of updates made.
+        optimizer_state: optax's.
+        optimizer: the gradient transformation. Static.
+    """
+
+    policy: Policy
+    optimizer_state: optax.OptState
+    optimizer: optax.GradientTransformation = struct.field(pytree_node=False)
+
+    @property
+    def step(self) -> Int32[Array, ""]:
+        """Updates made so far."""
+        return self.policy.version
+
+
+def make_schedule(
+    learning_rate: float, kind: Literal["constant", "cosine", "linear"], warmup_steps: int, steps: int
+) -> optax.Schedule:
+    """The learning rate at each update: a linear rise over ``warmup_steps``, then constant or falling to 0 at ``steps``.
+
+    Args:
+        learning_rate: peak.
+        kind: what it does after the rise.
+        warmup_steps: updates that the rise takes; the first update has a rate above 0 all the same.
+        steps: updates in all.
+
+    Returns:
+        A function of the number of updates made.
+
+    Example:
+        >>> float(make_schedule(1.0, "linear", 0, 4)(2))
+        0.5
+    """
+    rest = max(1, steps - warmup_steps)
+    after = {
+        "constant": optax.constant_schedule(learning_rate),
+        "cosine": optax.cosine_decay_schedule(learning_rate, rest),
+        "linear": optax.linear_schedule(learning_rate, 0.0, rest),
+    }[kind]
+    if warmup_steps == 0:
+        return after
+    rise = optax.linear_schedule(learning_rate / warmup_steps, learning_rate, max(1, warmup_steps - 1))
+    return optax.join_schedules([rise, after], [warmup_steps])
+
+
+def make_optimizer(
+    learning_rate: float | optax.Schedule,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.95,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    clip_norm: float | None = 1.0,
+) -> optax.GradientTransformation:
+    """AdamW with decoupled weight decay (arXiv:1711.05101), behind clipping by the global norm.
+
+    Args:
+        learning_rate: a number, or a schedule over updates.
+        b1: decay of the gradient's mean.
+        b2: decay of the mean of its square.
+        eps: added to the root of the mean square.
+        weight_decay: times the learning rate, taken from the adapter itself.
+        clip_norm: a gradient of a larger global norm is scaled down to it; None is off.
+
+    Returns:
+        An optax transformation.
+
+    Example:
+        >>> optimizer = make_optimizer(3e-4, clip_norm=None)
+    """
+    adamw = optax.adamw(learning_rate, b1, b2, eps, weight_decay=weight_decay)
+    return adamw if clip_norm is None else optax.chain(optax.clip_by_global_norm(clip_norm), adamw)
+
+
+def init_train_state(policy: Policy, optimizer: optax.GradientTransformation) -> TrainState:
+    """A train state before its first update.
+
+    Raises:
+        ValueError: if the policy has no adapter.
+
+    Example:
+        >>> train_state = init_train_state(policy, make_optimizer(3e-4))
+    """
+    if policy.adapter is None:
+        raise ValueError("policy.adapter: None cannot be trained; load_policy makes a policy with an adapter")
+    return TrainState(policy, jax.jit(optimizer.init)(policy.adapter), optimizer)
+
+
+@jax.jit
+def update(train_state: TrainState, grads: Adapter) -> TrainState:
+    """One optimizer step; the base weights pass through untouched.
+
+    Args:
+        train_state: before the step.
+        grads: a tree like the adapter, of the sum that is to be minimised.
+
+    Returns:
+        The train state with the stepped adapter, and a policy version one higher.
+
+    Example:
+        >>> grads, _ = gradients(train_state.policy, batch, Ppo())
+        >>> train_state = update(train_state, grads)
+    """
+    policy = train_state.policy
+    changes, optimizer_state = train_state.optimizer.update(
+        grads, train_state.optimizer_state, policy.adapter
+    )
+    adapter = optax.apply_updates(policy.adapter, changes)
+    policy = policy.replace(adapter=adapter, version=policy.version + jnp.int32(1))
+    return train_state.replace(policy=policy, optimizer_state=optimizer_state)
