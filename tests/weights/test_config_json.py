@@ -1,0 +1,162 @@
+"""config.json: what is read, and what is refused by name."""
+
+import math
+
+import pytest
+import transformers
+
+from mintjax.models.config import ModelConfig, RopeConfig
+from mintjax.models.rope import rope_frequencies
+from mintjax.weights.config_json import model_config
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "torch_dtype": "bfloat16",
+    "transformers.js_config": {"dtype": "q4"},
+}
+QWEN3 = LLAMA | {
+    "model_type": "qwen3",
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "tie_word_embeddings": True,
+    "rope_theta": 1000000,
+    "rope_scaling": None,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "max_window_layers": 3,
+}
+
+
+def test_llama_with_what_it_leaves_out():
+    assert model_config(LLAMA, "m") == ModelConfig(
+        name="m",
+        vocab_size=128,
+        hidden_size=32,
+        intermediate_size=64,
+        num_layers=3,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=8,
+        context=256,
+        norm_eps=1e-5,
+        qk_norm=False,
+        tied_head=False,
+        rope=RopeConfig(theta=10000.0),
+    )
+
+
+def test_qwen3():
+    config = model_config(QWEN3, "m")
+    assert (config.qk_norm, config.tied_head) == (True, True)
+    assert (config.num_kv_heads, config.head_dim, config.rope.theta) == (2, 16, 1000000)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "original_max_position_embeddings": 64,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        },
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    ],
+)
+def test_both_spellings_of_scaling_are_one(scaling):
+    new = model_config(LLAMA | {"rope_parameters": scaling | {"rope_theta": 5e5}}, "m")
+    kind = scaling["rope_type"]
+    old_scaling = {key: value for key, value in scaling.items() if key != "rope_type"}
+    old = model_config(
+        LLAMA | {"rope_theta": 5e5, "rope_scaling": old_scaling | {"type": kind}}, "m"
+    )
+    assert new == old
+    assert new.rope.kind == kind and new.rope.theta == 5e5
+    assert new.rope.original_context == 64 and new.rope.factor == scaling["factor"]
+
+
+def test_what_transformers_saves_is_accepted():
+    for saved in (transformers.LlamaConfig(), transformers.Qwen3Config()):
+        config = model_config(saved.to_dict() | {"use_cache": False}, "m")
+        assert config.num_layers == saved.num_hidden_layers
+        assert config.head_dim == saved.head_dim
+
+
+def yarn(**fields):
+    parameters = {"rope_type": "yarn", "original_max_position_embeddings": 64, **fields}
+    return model_config(LLAMA | {"rope_parameters": parameters}, "m").rope
+
+
+def test_yarn_without_factor_takes_the_ratio_of_contexts():
+    assert yarn().factor == 256 / 64
+
+
+def test_deepseek_mscale_makes_the_attention_factor():
+    rope = yarn(factor=40.0, mscale=1.5, mscale_all_dim=0.5)
+    expected = (0.15 * math.log(40) + 1) / (0.05 * math.log(40) + 1)
+    assert rope.attention_factor == pytest.approx(expected)
+    assert yarn(factor=40.0, mscale=1.0, mscale_all_dim=1.0).attention_factor == 1.0
+    # One of the two alone is not read, as in transformers.
+    assert yarn(factor=40.0, mscale=1.5).attention_factor is None
+    assert yarn(factor=40.0, attention_factor=1.2, mscale=1.5, mscale_all_dim=1.0) == RopeConfig(
+        "yarn", 10000.0, 40.0, 64, attention_factor=1.2
+    )
+    assert rope_frequencies(yarn(factor=40.0), 8)[1] == pytest.approx(0.1 * math.log(40) + 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_type": "mistral"}, "model_type.*'mistral'"),
+        ({"model_type": "qwen2"}, "model_type.*'qwen2'"),
+        ({"model_type": None}, "model_type.*None"),
+        ({"rms_norm_eps": None}, "lacks rms_norm_eps"),
+        ({"model_type": "qwen3"}, "lacks head_dim, num_key_value_heads"),
+        ({"attention_bias": True}, "attention_bias=True"),
+        ({"mlp_bias": True}, "mlp_bias=True"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ({"sliding_window": 4096}, "sliding_window=4096"),
+        ({"use_sliding_window": True, "sliding_window": 64}, "use_sliding_window=True"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types=.*sliding"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
+        ({"rope_interleaved": True}, "rope_interleaved=True"),
+        ({"pretraining_tp": 2}, "pretraining_tp=2"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config=.*fp8"),
+        ({"num_local_experts": 8}, "num_local_experts=8 .unknown"),
+        ({"logits_scaling": 8.0}, "logits_scaling=8.0 .unknown"),
+        ({"auto_map": {"AutoModel": "x"}}, "auto_map=.*unknown"),
+        ({"hidden_size": 34}, "hidden_size 34 is no multiple"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads 3"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type.*'linear'"),
+        (
+            {"rope_scaling": {"type": "yarn", "rope_type": "llama3"}},
+            "rope_type.*'(yarn|llama3)', '",
+        ),
+        ({"rope_parameters": {"mrope_section": [1, 2]}}, "does not implement.*mrope_section"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor.*0.5"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "lacks original_max_position"),
+        (
+            {"rope_scaling": {"type": "llama3", "original_max_position_embeddings": 8}},
+            "lacks factor, low_freq_factor, high_freq_factor",
+        ),
+        ({"rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 1.0}}, "both"),
+    ],
+)
+def test_refusals_name_the_field_and_its_value(change, words):
+    with pytest.raises(ValueError, match=words):
+        model_config(LLAMA | change, "m")
+
+
+def test_all_refused_fields_are_named_at_once():
+    with pytest.raises(ValueError, match=r"mlp_bias=True.*num_experts=4"):
+        model_config(LLAMA | {"mlp_bias": True, "num_experts": 4}, "m")
