@@ -25,8 +25,10 @@ from tests.transformers_models import (
 )
 
 LOGITS_ATOL = 1e-4
-# SmolLM2's logits reach 36, and float32 sums of different orders part by some 1e-5 of that: in float32
-# a logit is held to 1e-4 of the largest, all of them to 1e-5 in norm; in float64 to LOGITS_ATOL as it is.
+# SmolLM2's logits reach 38. Summed in float32 in two orders they part by more than LOGITS_ATOL here and
+# there, as transformers' own do from its float64; so float64 is held to LOGITS_ATOL, and float32 to it on
+# average, to this at worst, and to a relative norm.
+SMOLLM2_ATOL = 5e-4
 SMOLLM2_RTOL = 1e-5
 SMOLLM2 = "smollm2-135m-instruct"
 
@@ -133,7 +135,8 @@ def test_real_smollm2(smollm2):
     tokens = np.array([prompt + reply])
     policy = load_policy(SMOLLM2)
     got, expected = np.asarray(policy.logits(jnp.asarray(tokens))), logits(smollm2, tokens)
-    assert np.abs(got - expected).max() < LOGITS_ATOL * np.abs(expected).max()
+    assert np.abs(got - expected).mean() < LOGITS_ATOL
+    assert np.abs(got - expected).max() < SMOLLM2_ATOL
     assert np.linalg.norm(got - expected) < SMOLLM2_RTOL * np.linalg.norm(expected)
     assert got[0, len(prompt) - 1 : -1].argmax(-1).tolist() == reply
 
