@@ -23,27 +23,48 @@ if (
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "DecodeParams",
+    "Message",
+    "Policy",
+    "Segment",
+    "State",
+    "__version__",
+    "decode",
+    "extend",
+    "forward",
+    "generate",
+    "init_state",
+    "load_policy",
+    "load_tokenizer",
+    "renderers",
+    "train",
+    "truncate",
+    "types",
+]
 _SUBMODULES = ("renderers", "train", "types")
-_EXPORTS = {
+_HOMES = {
     "Message": "types",
     "Segment": "types",
     "Policy": "policy",
     "State": "cache",
+    "init_state": "cache",
     "truncate": "cache",
     "forward": "extension",
     "extend": "extension",
     "decode": "decoding",
     "DecodeParams": "decoding",
+    "generate": "generation",
     "load_policy": "loading",
     "load_tokenizer": "loading",
 }
-__all__ = ["__version__", *_SUBMODULES, *_EXPORTS]
 
 if TYPE_CHECKING:
     from mintjax import renderers, train, types
-    from mintjax.cache import State, truncate
+    from mintjax.cache import State, init_state, truncate
     from mintjax.decoding import DecodeParams, decode
     from mintjax.extension import extend, forward
+    from mintjax.generation import generate
     from mintjax.loading import load_policy, load_tokenizer
     from mintjax.policy import Policy
     from mintjax.types import Message, Segment
@@ -52,8 +73,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> object:
     if name in _SUBMODULES:
         return importlib.import_module(f"mintjax.{name}")
-    if name in _EXPORTS:
-        value = getattr(importlib.import_module(f"mintjax.{_EXPORTS[name]}"), name)
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"mintjax.{_HOMES[name]}"), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'mintjax' has no attribute {name!r}")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import mintjax
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGED = ("mintjax", "renderers", "train", "configs")
 
@@ -115,3 +117,9 @@ def test_editable_install_is_imported_from_anywhere(mode: str, tree: Path, tmp_p
     elsewhere.mkdir()
     for cwd in (tree, elsewhere):
         assert all(path.is_relative_to(tree) for path in imported_from(site, cwd)), cwd
+
+
+def test_every_public_name_is_found():
+    homes = set(mintjax._HOMES) | set(mintjax._SUBMODULES) | {"__version__"}
+    assert set(mintjax.__all__) == homes
+    assert all(getattr(mintjax, name) is not None for name in mintjax.__all__)
