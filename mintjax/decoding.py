@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int32, Key
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int, Int32, Key
 
 from mintjax.cache import State
 from mintjax.extension import run_segment
@@ -28,11 +30,11 @@ class DecodeParams(NamedTuple):
         max_tokens: tokens to sample at most, int32 ``[B]``; a row with 0 does not move.
     """
 
-    temperature: Float[Array, ""]
-    top_k: Int32[Array, ""]
-    top_p: Float[Array, ""]
-    stop_tokens: Int32[Array, " n"]
-    max_tokens: Int32[Array, " B"]
+    temperature: Float[ArrayLike, ""]
+    top_k: Int[ArrayLike, ""]
+    top_p: Float[ArrayLike, ""]
+    stop_tokens: Int[ArrayLike, " n"]
+    max_tokens: Int[ArrayLike, " B"]
 
 
 class Sample(NamedTuple):
@@ -83,8 +85,10 @@ def decode(
     Example:
         >>> sample, state = decode(policy, state, jax.random.split(key, 1), params, buffer=64)
     """
-    if not isinstance(params.max_tokens, jax.core.Tracer) and np.max(params.max_tokens) > buffer:
-        raise ValueError(f"buffer: expected at least max_tokens ({np.max(params.max_tokens)}), got {buffer}")
+    if not isinstance(params.max_tokens, Tracer) and np.max(params.max_tokens) > buffer:
+        raise ValueError(
+            f"buffer: expected at least max_tokens ({np.max(params.max_tokens)}), got {buffer}"
+        )
     return (_decode_donated if donate else _decode)(policy, state, keys, params, buffer=buffer)
 
 
@@ -97,7 +101,7 @@ class _Loop(NamedTuple):
 
 def _decode_traced(policy: Policy, state: State, keys: Array, params: DecodeParams, *, buffer: int):
     batch = state.length.shape[0]
-    budget = jnp.asarray(params.max_tokens)
+    temperature, top_k, top_p, stop_tokens, budget = (jnp.asarray(value) for value in params)
 
     def step(loop: _Loop) -> _Loop:
         state, sample = loop.state, loop.sample
@@ -107,13 +111,13 @@ def _decode_traced(policy: Policy, state: State, keys: Array, params: DecodePara
         logits = unembed(policy.lora, policy.base, policy.adapter, state.hidden)
         token_keys = jax.vmap(jax.random.fold_in)(keys, state.length)
         uniform = jax.vmap(lambda key: jax.random.uniform(key, (), logits.dtype))(token_keys)
-        tokens, logprobs = sample_tokens(
-            logits, uniform, params.temperature, params.top_k, params.top_p
-        )
+        tokens, logprobs = sample_tokens(logits, uniform, temperature, top_k, top_p)
         _, state = run_segment(policy, Segment(tokens[:, None], live.astype(jnp.int32)), state)
-        column = jnp.where(live, loop.step, buffer)  # a row that is done writes past the end, where it is dropped
+        column = jnp.where(
+            live, loop.step, buffer
+        )  # a row that is done writes past the end, where it is dropped
         rows = jnp.arange(batch)
-        stop = live & jnp.isin(tokens, params.stop_tokens)
+        stop = live & jnp.isin(tokens, stop_tokens)
         sample = Sample(
             sample.tokens.at[rows, column].set(tokens, mode="drop"),
             sample.logprobs.at[rows, column].set(logprobs, mode="drop"),
@@ -135,4 +139,6 @@ def _decode_traced(policy: Policy, state: State, keys: Array, params: DecodePara
 
 
 _decode = partial(jax.jit, static_argnames="buffer")(_decode_traced)
-_decode_donated = partial(jax.jit, static_argnames="buffer", donate_argnames="state")(_decode_traced)
+_decode_donated = partial(jax.jit, static_argnames="buffer", donate_argnames="state")(
+    _decode_traced
+)

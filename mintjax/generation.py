@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Int, Key
 
 from mintjax.cache import State, check_overflow, reserve, truncate
@@ -32,7 +33,9 @@ class Generated(NamedTuple):
     state: State
 
 
-def rewind(policy: Policy, state: State, length: Int[Array, " B"], last: Int[Array, " B"]) -> State:
+def rewind(
+    policy: Policy, state: State, length: Int[ArrayLike, " B"], last: Int[ArrayLike, " B"]
+) -> State:
     """Shortens rows to ``length`` tokens and restores the hidden state at their new end.
 
     Args:
@@ -109,15 +112,15 @@ def generate(
         chunk = params._replace(max_tokens=np.minimum(budget, step).astype(np.int32))
         sample, state = decode(policy, state, keys, chunk, buffer=step, donate=donate)
         donate = True  # what decode returned belongs to this function
-        sample = type(sample)(*(np.asarray(x) for x in sample))
-        keep = sample.length.copy()
+        drawn, scores, counts, stopped = (np.asarray(x) for x in sample)
+        keep = counts.copy()
         for row in np.flatnonzero(budget):
-            count = int(sample.length[row])
+            count = int(counts[row])
             earlier = len(tokens[row])
-            tokens[row] += sample.tokens[row, :count].tolist()
-            logprobs[row] += sample.logprobs[row, :count].tolist()
+            tokens[row] += drawn[row, :count].tolist()
+            logprobs[row] += scores[row, :count].tolist()
             budget[row] -= count
-            ended = bool(sample.stopped[row])
+            ended = bool(stopped[row])
             if decode_text is not None:
                 end = _end_of_stop(tokens[row], earlier, stop_strings, decode_text)
                 if end is not None:
@@ -125,7 +128,7 @@ def generate(
                     del tokens[row][end:], logprobs[row][end:]
             if ended:
                 stops[row], budget[row] = "stop", 0
-        if (keep < sample.length).any():
+        if (keep < counts).any():
             last = np.asarray([row[-1] if row else 0 for row in tokens], np.int32)
             state = rewind(policy, state, start + keep, last)
     return Generated(
@@ -137,7 +140,10 @@ def generate(
 
 
 def _end_of_stop(
-    ids: list[int], earlier: int, stop_strings: Sequence[str], decode_text: Callable[[Sequence[int]], str]
+    ids: list[int],
+    earlier: int,
+    stop_strings: Sequence[str],
+    decode_text: Callable[[Sequence[int]], str],
 ) -> int | None:
     """How many tokens to keep so that the last one completes the first stop string, if there is one."""
 

@@ -40,13 +40,15 @@ class Message(TypedDict):
 class Segment(NamedTuple):
     """A fixed-shape, right-padded piece of the token streams of B rows. A pytree: it goes into jit as it is.
 
+    The arrays are numpy's or jax's.
+
     Attributes:
         tokens: int32 ``[B, S]``; what stands at or past a row's length is never read.
         length: int32 ``[B]``; how many tokens of each row are real, from 0 (the row does not move) to S.
     """
 
-    tokens: np.ndarray
-    length: np.ndarray
+    tokens: Any
+    length: Any
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,15 @@ modules alone. A value that makes no sense is refused when the dataclass is made
 """
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import draccus
 
 from mintjax.train.advantages import ESTIMATORS, NORMALISERS
+from mintjax.train.environment import Environment
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -45,8 +47,16 @@ def require(holds: bool, path: str, expected: str, got: object) -> None:
         raise ConfigError(f"{path}: expected {expected}, got {got!r}")
 
 
-class EnvironmentConfig(draccus.ChoiceRegistry):
+class EnvironmentConfig(draccus.ChoiceRegistry, ABC):
     """The task, told by its ``type`` key. Every environment module registers its own dataclass."""
+
+    @abstractmethod
+    def make(self) -> Environment:
+        """Return a new environment for one episode."""
+
+    @abstractmethod
+    def tasks(self, step: int, groups: int, seed: int) -> Sequence[Any]:
+        """Return the tasks of a step (from 0), one a group; the same arguments give the same tasks."""
 
 
 def register_environment(name: str) -> Callable[[Kind], Kind]:

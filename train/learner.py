@@ -82,9 +82,14 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
             f"update {int(train_state.step) + 1}: the loss is {value} and the gradient's norm {norm}, expected finite "
             f"numbers; the policy was not updated. Lower optimizer.learning_rate or set optimizer.clip_norm"
         )
-    rate = schedule(config)(int(train_state.step))
+    rate = np.asarray(schedule(config)(int(train_state.step)))
     metrics |= policy_metrics(batches, logprobs, loss)
-    metrics |= {"loss": value, "grad_norm": norm, "learning_rate": float(rate), "update/skipped": 0.0}
+    metrics |= {
+        "loss": value,
+        "grad_norm": norm,
+        "learning_rate": float(rate),
+        "update/skipped": 0.0,
+    }
     return Learned(update(train_state, total), advantages, metrics)
 
 
@@ -111,7 +116,9 @@ def make_loss(config: LossConfig) -> Loss:
 def schedule(config: TrainConfig) -> optax.Schedule:
     """The run's learning rate as a function of the updates made."""
     options = config.optimizer
-    return make_schedule(options.learning_rate, options.schedule, options.warmup_steps, config.steps)
+    return make_schedule(
+        options.learning_rate, options.schedule, options.warmup_steps, config.steps
+    )
 
 
 def optimizer(config: TrainConfig) -> optax.GradientTransformation:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 
@@ -22,10 +23,10 @@ class LossInputs(NamedTuple):
         logprobs: the sampler's log probabilities, of the same temperature as the loss is taken at.
     """
 
-    mask: Float[Array, "*shape"]
-    weights: Float[Array, "*shape"]
-    advantages: Float[Array, "*shape"]
-    logprobs: Float[Array, "*shape"]
+    mask: Float[Array | np.ndarray, "*shape"]
+    weights: Float[Array | np.ndarray, "*shape"]
+    advantages: Float[Array | np.ndarray, "*shape"]
+    logprobs: Float[Array | np.ndarray, "*shape"]
 
 
 class Loss(Protocol):
@@ -46,7 +47,7 @@ class CrossEntropy:
         self, logprobs: Float[Array, "*shape"], inputs: LossInputs
     ) -> Float[Array, "*shape"]:
         """See :class:`Loss`."""
-        return -inputs.weights * logprobs
+        return -logprobs * inputs.weights
 
 
 @dataclass(frozen=True)

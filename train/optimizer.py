@@ -12,8 +12,7 @@ from mintjax.adapters import Adapter
 from mintjax.policy import Policy
 
 
-@struct.dataclass
-class TrainState:
+class TrainState(struct.PyTreeNode):
     """A policy in training.
 
     Attributes:
@@ -33,7 +32,10 @@ class TrainState:
 
 
 def make_schedule(
-    learning_rate: float, kind: Literal["constant", "cosine", "linear"], warmup_steps: int, steps: int
+    learning_rate: float,
+    kind: Literal["constant", "cosine", "linear"],
+    warmup_steps: int,
+    steps: int,
 ) -> optax.Schedule:
     """The learning rate at each update: a linear rise over ``warmup_steps``, then constant or falling to 0 at ``steps``.
 
@@ -58,7 +60,9 @@ def make_schedule(
     }[kind]
     if warmup_steps == 0:
         return after
-    rise = optax.linear_schedule(learning_rate / warmup_steps, learning_rate, max(1, warmup_steps - 1))
+    rise = optax.linear_schedule(
+        learning_rate / warmup_steps, learning_rate, max(1, warmup_steps - 1)
+    )
     return optax.join_schedules([rise, after], [warmup_steps])
 
 
@@ -101,7 +105,9 @@ def init_train_state(policy: Policy, optimizer: optax.GradientTransformation) ->
         >>> train_state = init_train_state(policy, make_optimizer(3e-4))
     """
     if policy.adapter is None:
-        raise ValueError("policy.adapter: None cannot be trained; load_policy makes a policy with an adapter")
+        raise ValueError(
+            "policy.adapter: None cannot be trained; load_policy makes a policy with an adapter"
+        )
     return TrainState(policy, jax.jit(optimizer.init)(policy.adapter), optimizer)
 
 
@@ -121,6 +127,7 @@ def update(train_state: TrainState, grads: Adapter) -> TrainState:
         >>> train_state = update(train_state, grads)
     """
     policy = train_state.policy
+    assert policy.adapter is not None  # init_train_state refuses a policy without one
     changes, optimizer_state = train_state.optimizer.update(
         grads, train_state.optimizer_state, policy.adapter
     )

@@ -242,6 +242,12 @@ def test_a_registered_environment_is_a_choice_and_a_name_is_taken_once(write, mo
         level: int = 1
         """How hard it is."""
 
+        def make(self):
+            raise AssertionError("not part of this test")
+
+        def tasks(self, step, groups, seed):
+            return [step] * groups
+
     config = load_config(write("name: x\nenvironment: {type: test_only, level: 3}\n"))
     assert config.environment == TestOnly(level=3)
     assert to_dict(config)["environment"] == {"type": "test_only", "level": 3}
