@@ -14,14 +14,23 @@ cache into buffers that it is given. Both loops have a traced length: neither is
 Letters: B rows, K key heads, G query heads a key head, S segment, N capacity, H head size.
 """
 
+from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+BLOCK = 64  # slots of a large cache that are read at a time; every capacity is a multiple of it
 _MASKED = -1e30  # finite: a block that a row cannot see at all must not give nan
+
+
+class Before(NamedTuple):
+    """What stands before a segment: cached keys and values, of which each row sees its first ``length`` slots."""
+
+    keys: Float[Array, "B K N H"]
+    values: Float[Array, "B K N H"]
+    length: Int[Array, " B"]
 
 
 class Attended(NamedTuple):
@@ -40,29 +49,38 @@ def _causal(size: int) -> Array:
     return jnp.tril(jnp.ones((size, size), bool))
 
 
-def _block(x: Float[Array, "B K N H"], index: Int[Array, ""], block: int) -> Float[Array, "B K M H"]:
+def _block(x: Float[Array, "B K N H"], index: int | Int[Array, ""], block: int) -> Float[Array, "B K M H"]:
     return lax.dynamic_slice_in_dim(x, index * block, block, 2)
 
 
-def _seen(prefix: Int[Array, " B"], index: Int[Array, ""], block: int) -> Array:
+def _seen(before: Before, index: int | Int[Array, ""], block: int) -> Array:
     slots = index * block + jnp.arange(block)
-    return (slots < prefix[:, None])[:, None, None, None, :]
+    return (slots < before.length[:, None])[:, None, None, None, :]
 
 
-def _blocks(prefix: Int[Array, " B"], keys: Float[Array, "B K N H"], block: int) -> Int[Array, ""]:
+def _over_blocks(step, carry, before: Before | None, block: int):
+    """Runs ``step`` over the blocks that any row sees; straight on, without a loop, where there is but one."""
+    if before is None:
+        return carry
+    capacity = before.keys.shape[2]
     # A ragged last block would be read clamped, so that some slots count twice, in silence.
-    if keys.shape[2] % block:
-        raise ValueError(f"capacity: expected a multiple of the block ({block}), got {keys.shape[2]}")
-    return (jnp.max(prefix) + block - 1) // block
+    if capacity % block:
+        raise ValueError(f"capacity: expected a multiple of the block ({block}), got {capacity}")
+    if capacity == block:
+        return step(before, 0, carry)
+    return lax.fori_loop(0, (jnp.max(before.length) + block - 1) // block, partial(step, before), carry)
+
+
+def block_of(capacity: int) -> int:
+    """The block to read a cache of some capacity in: all of a small one at once, which compiles in half the time."""
+    return capacity if capacity <= 4 * BLOCK else BLOCK
 
 
 def attend(
     q: Float[Array, "B K G S H"],
-    keys: Float[Array, "B K N H"],
-    values: Float[Array, "B K N H"],
-    prefix: Int[Array, " B"],
     k: Float[Array, "B K S H"],
     v: Float[Array, "B K S H"],
+    before: Before | None,
     *,
     block: int,
 ) -> Attended:
@@ -72,71 +90,69 @@ def attend(
 
     Args:
         q: the segment's queries, grouped by key head.
-        keys: cached keys; slots at or past ``prefix`` are not seen.
-        values: cached values.
-        prefix: how many slots each row sees.
         k: the segment's own keys.
         v: the segment's own values.
-        block: slots read at a time; the capacity is a multiple of it.
+        before: the cache; None where nothing stands before.
+        block: slots of the cache read at a time; its capacity is a multiple of it (see :func:`block_of`).
 
     Returns:
         The output in the dtype of ``v``, and the logsumexp in at least float32.
 
     Raises:
         ValueError: if the capacity is no multiple of the block.
+
+    Example:
+        >>> out = attend(q, k, v, Before(keys, values, length), block=64).out
     """
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
 
     def weighted(p: Float[Array, "B K G S M"], v: Float[Array, "B K M H"]) -> Float[Array, "B K G S H"]:
         return jnp.einsum("bkgsm,bkmh->bkgsh", p.astype(v.dtype), v, preferred_element_type=accumulate)
 
-    scores = jnp.where(_causal(q.shape[3]), _scores(q, k), _MASKED)
-    top = scores.max(-1)
-    p = jnp.exp(scores - top[..., None])
-
-    def step(index, carry):
+    def step(before: Before, index, carry):
         top, total, out = carry
-        scores = _scores(q, _block(keys, index, block))
-        scores = jnp.where(_seen(prefix, index, block), scores, _MASKED)
+        scores = _scores(q, _block(before.keys, index, block))
+        scores = jnp.where(_seen(before, index, block), scores, _MASKED)
         new_top = jnp.maximum(top, scores.max(-1))
         shrink = jnp.exp(top - new_top)
         p = jnp.exp(scores - new_top[..., None])
-        out = out * shrink[..., None] + weighted(p, _block(values, index, block))
+        out = out * shrink[..., None] + weighted(p, _block(before.values, index, block))
         return new_top, total * shrink + p.sum(-1), out
 
+    scores = jnp.where(_causal(q.shape[3]), _scores(q, k), _MASKED)
+    top = scores.max(-1)
+    p = jnp.exp(scores - top[..., None])
     carry = top, p.sum(-1), weighted(p, v)
-    top, total, out = lax.fori_loop(0, _blocks(prefix, keys, block), step, carry)
+    top, total, out = _over_blocks(step, carry, before, block)
     return Attended((out / total[..., None]).astype(v.dtype), top + jnp.log(total))
 
 
 class Cotangents(NamedTuple):
-    """Gradients of a loss with respect to what :func:`attend` was given."""
+    """Gradients of a loss with respect to what :func:`attend` was given; None for a cache that was not there."""
 
     q: Float[Array, "B K G S H"]
-    keys: Float[Array, "B K N H"]
-    values: Float[Array, "B K N H"]
     k: Float[Array, "B K S H"]
     v: Float[Array, "B K S H"]
+    keys: Float[Array, "B K N H"] | None
+    values: Float[Array, "B K N H"] | None
 
 
 def attend_backward(
     q: Float[Array, "B K G S H"],
-    keys: Float[Array, "B K N H"],
-    values: Float[Array, "B K N H"],
-    prefix: Int[Array, " B"],
     k: Float[Array, "B K S H"],
     v: Float[Array, "B K S H"],
+    before: Before | None,
     attended: Attended,
     d_out: Float[Array, "B K G S H"],
-    d_keys: Float[Array, "B K N H"],
-    d_values: Float[Array, "B K N H"],
+    d_keys: Float[Array, "B K N H"] | None,
+    d_values: Float[Array, "B K N H"] | None,
     *,
     block: int,
 ) -> Cotangents:
     """The backward pass of :func:`attend`; gradients of the cache are added to the buffers given.
 
     Args:
-        q, keys, values, prefix, k, v, block: what :func:`attend` was given.
+        q, k, v, before, block: what :func:`attend` was given.
         attended: what it returned.
         d_out: gradient with respect to its output.
         d_keys: what has flowed to the cached keys so far, in at least float32.
@@ -144,15 +160,20 @@ def attend_backward(
 
     Returns:
         Gradients of the segment's own q, k, v (at least float32), and the two buffers with this segment's share added.
+
+    Example:
+        >>> grads = attend_backward(q, k, v, before, attended, d_out, d_keys, d_values, block=64)
     """
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     out, logsumexp = attended
     delta = jnp.sum(d_out.astype(accumulate) * out.astype(accumulate), -1)
     d_out = d_out.astype(v.dtype)
 
-    def block_gradients(k, v, mask):
+    def einsum(form: str, *operands: Array) -> Array:
+        return jnp.einsum(form, *operands, preferred_element_type=accumulate)
+
+    def gradients(k, v, mask):
         p = jnp.exp(jnp.where(mask, _scores(q, k), _MASKED) - logsumexp[..., None])
-        einsum = lambda *x: jnp.einsum(*x, preferred_element_type=accumulate)  # noqa: E731
         d_v = einsum("bkgsm,bkgsh->bkmh", p.astype(v.dtype), d_out)
         d_p = einsum("bkgsh,bkmh->bkgsm", d_out, v)
         d_scores = (p * (d_p - delta[..., None]) * q.shape[-1] ** -0.5).astype(q.dtype)
@@ -163,15 +184,12 @@ def attend_backward(
         update = _block(buffer, index, block) + update.astype(buffer.dtype)
         return lax.dynamic_update_slice_in_dim(buffer, update, index * block, 2)
 
-    def step(index, carry):
+    def step(before: Before, index, carry):
         d_q, d_keys, d_values = carry
-        k, v = _block(keys, index, block), _block(values, index, block)
-        more_q, d_k, d_v = block_gradients(k, v, _seen(prefix, index, block))
+        k, v = _block(before.keys, index, block), _block(before.values, index, block)
+        more_q, d_k, d_v = gradients(k, v, _seen(before, index, block))
         return d_q + more_q, add(d_keys, index, d_k), add(d_values, index, d_v)
 
-    d_q, d_k, d_v = block_gradients(k, v, _causal(q.shape[3]))
-    carry = d_q, d_keys, d_values
-    d_q, d_keys, d_values = lax.fori_loop(0, _blocks(prefix, keys, block), step, carry)
-    return Cotangents(d_q, d_keys, d_values, d_k, d_v)
-
-
+    d_q, d_k, d_v = gradients(k, v, _causal(q.shape[3]))
+    d_q, d_keys, d_values = _over_blocks(step, (d_q, d_keys, d_values), before, block)
+    return Cotangents(d_q, d_k, d_v, d_keys, d_values)

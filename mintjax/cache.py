@@ -5,18 +5,16 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Int32
 
+from mintjax.attention import BLOCK
 from mintjax.models.config import ModelConfig
 from mintjax.policy import Policy
-
-BLOCK = 64  # slots that attention reads at a time; a capacity is a multiple of it
 
 
 class ContextOverflowError(ValueError):
     """A conversation needs more tokens than the model's context holds."""
 
 
-@struct.dataclass
-class State:
+class State(struct.PyTreeNode):
     """Keys and values of every token so far of B rows, and what the next token is predicted from.
 
     ``length`` is the only truth about how full a row is: masks and positions are derived from it, and what stands at

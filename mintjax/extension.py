@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import layer_adapter
-from mintjax.attention import attend
-from mintjax.cache import BLOCK, State, bucket, init_state
+from mintjax.attention import Before, attend, block_of
+from mintjax.cache import State, bucket, init_state
 from mintjax.models.dense import embed, final_norm, finish_layer, queries_keys_values
 from mintjax.models.rope import rope_tables
 from mintjax.policy import Policy
@@ -52,12 +52,14 @@ def run_segment(policy: Policy, segment: Segment, state: State) -> tuple[Float[A
     batch, size = tokens.shape
     rope = rope_tables(config, state.length[:, None] + jnp.arange(size))
     slots = slots_of(state.length, length, size, state.capacity)
+    block = block_of(state.capacity)
     residual = embed(policy.base, tokens)
     keys, values = [], []
     for i, weights in enumerate(policy.base["layers"]):
         adapter = layer_adapter(policy.adapter, i)
         q, k, v = queries_keys_values(config, lora, weights, adapter, residual, rope)
-        out = attend(q, state.keys[i], state.values[i], state.length, k, v, block=BLOCK).out
+        before = Before(state.keys[i], state.values[i], state.length)
+        out = attend(q, k, v, before, block=block).out
         residual = finish_layer(config, lora, weights, adapter, residual, out)
         keys.append(write(state.keys[i], k, slots))
         values.append(write(state.values[i], v, slots))

@@ -8,6 +8,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int, Int32
 
 from mintjax.adapters import Adapter, LoraConfig, layer_adapter
+from mintjax.attention import BLOCK, block_of
 from mintjax.models.config import ModelConfig
 from mintjax.models.dense import (
     Weights,
@@ -20,11 +21,8 @@ from mintjax.models.dense import (
 from mintjax.models.rope import rope_tables
 from mintjax.row_attention import attend_row
 
-_BLOCK = 64
 
-
-@struct.dataclass
-class Policy:
+class Policy(struct.PyTreeNode):
     """Base weights and adapter of a model, with the configuration that says what they are.
 
     Attributes:
@@ -67,7 +65,7 @@ class Policy:
                 f"tokens: {self.config.name} has a context of {self.config.context} tokens, and a row has {size}; "
                 f"pass shorter rows"
             )
-        return _logits(self, jnp.pad(tokens, ((0, 0), (0, -size % _BLOCK))))[:, :size]
+        return _logits(self, jnp.pad(tokens, ((0, 0), (0, -size % BLOCK))))[:, :size]
 
 
 @jax.jit
@@ -78,6 +76,6 @@ def _logits(policy: Policy, tokens: Int[Array, "B N"]) -> Float[Array, "B N V"]:
     for i, weights in enumerate(policy.base["layers"]):
         adapter = layer_adapter(policy.adapter, i)
         q, k, v = queries_keys_values(config, lora, weights, adapter, residual, rope)
-        out = attend_row(q, k, v, _BLOCK)
+        out = attend_row(q, k, v, block_of(tokens.shape[1]))
         residual = finish_layer(config, lora, weights, adapter, residual, out)
     return unembed(lora, policy.base, policy.adapter, final_norm(config, policy.base, residual))

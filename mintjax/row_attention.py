@@ -1,13 +1,11 @@
 """Causal self-attention of whole rows, differentiable: a row is walked as segments of one block over its own keys."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from mintjax.attention import Attended, attend, attend_backward
+from mintjax.attention import Attended, Before, attend, attend_backward
 
 
 def _cut(x: Array, index: Int[Array, ""], block: int) -> Array:
@@ -18,7 +16,6 @@ def _put(buffer: Array, update: Array, index: Int[Array, ""], block: int, axis: 
     return lax.dynamic_update_slice_in_dim(buffer, update.astype(buffer.dtype), index * block, axis % buffer.ndim)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
 def attend_row(
     q: Float[Array, "B K G N H"], k: Float[Array, "B K N H"], v: Float[Array, "B K N H"], block: int
 ) -> Float[Array, "B K G N H"]:
@@ -41,25 +38,34 @@ def attend_row(
     Example:
         >>> out = attend_row(q, k, v, 64)
     """
-    return _forward(q, k, v, block)[0]
+    return _attend_row(q, k, v, block)
 
 
-def _prefix(q: Array, index: Int[Array, ""], block: int) -> Int[Array, " B"]:
-    return jnp.broadcast_to(index * block, q.shape[:1])
+def _walk(step, carry, blocks: int):
+    """Runs ``step`` over all blocks; straight on, without a loop, where there is but one."""
+    return step(0, carry) if blocks == 1 else lax.fori_loop(0, blocks, step, carry)
+
+
+def _before(q: Array, k: Array, v: Array, index: int | Int[Array, ""], block: int) -> Before | None:
+    if q.shape[3] == block:
+        return None
+    return Before(k, v, jnp.broadcast_to(index * block, q.shape[:1]))
 
 
 def _forward(q, k, v, block):
+    size = q.shape[3]
+    if size % block:
+        raise ValueError(f"q: expected a length that is a multiple of the block ({block}), got {size}")
+
     def step(index, carry):
         out, logsumexp = carry
-        part = attend(
-            _cut(q, index, block), k, v, _prefix(q, index, block), _cut(k, index, block),
-            _cut(v, index, block), block=block,
-        )  # fmt: skip
+        own_q, own_k, own_v = (_cut(x, index, block) for x in (q, k, v))
+        part = attend(own_q, own_k, own_v, _before(q, k, v, index, block), block=block)
         return _put(out, part.out, index, block), _put(logsumexp, part.logsumexp, index, block, -1)
 
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     empty = jnp.zeros(q.shape, v.dtype), jnp.zeros(q.shape[:-1], accumulate)
-    out, logsumexp = lax.fori_loop(0, q.shape[3] // block, step, empty)
+    out, logsumexp = _walk(step, empty, size // block)
     return out, (q, k, v, Attended(out, logsumexp))
 
 
@@ -71,22 +77,24 @@ def _backward(block, residuals, d_out):
         # From the last block to the first: when a block is reached, all that flows to its keys has arrived.
         d_q, d_k, d_v = carry
         index = blocks - 1 - i
+        own_q, own_k, own_v, own_d = (_cut(x, index, block) for x in (q, k, v, d_out))
         part = Attended(
             _cut(attended.out, index, block),
             lax.dynamic_slice_in_dim(attended.logsumexp, index * block, block, 3),
         )
         grads = attend_backward(
-            _cut(q, index, block), k, v, _prefix(q, index, block), _cut(k, index, block),
-            _cut(v, index, block), part, _cut(d_out, index, block), d_k, d_v, block=block,
-        )  # fmt: skip
+            own_q, own_k, own_v, _before(q, k, v, index, block), part, own_d, d_k, d_v, block=block
+        )
+        assert grads.keys is not None and grads.values is not None  # given, so returned
         d_k = _put(grads.keys, _cut(grads.keys, index, block) + grads.k, index, block)
         d_v = _put(grads.values, _cut(grads.values, index, block) + grads.v, index, block)
         return _put(d_q, grads.q, index, block), d_k, d_v
 
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     empty = tuple(jnp.zeros(x.shape, accumulate) for x in (q, k, v))
-    d_q, d_k, d_v = lax.fori_loop(0, blocks, step, empty)
+    d_q, d_k, d_v = _walk(step, empty, blocks)
     return d_q.astype(q.dtype), d_k.astype(k.dtype), d_v.astype(v.dtype)
 
 
-attend_row.defvjp(_forward, _backward)
+_attend_row = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(3,))
+_attend_row.defvjp(_forward, _backward)

@@ -33,7 +33,9 @@ def naive_logits(policy: Policy, tokens: np.ndarray) -> jax.Array:
     adapters = policy.adapter or {"layers": [{}] * c.num_layers}
     for w, a in zip(policy.base["layers"], adapters["layers"], strict=True):
         y = _norm(x, w["attn_norm"], c.norm_eps)
-        q, k, v = (_linear(y, w[name], a.get(name), scale).reshape(n, -1, c.head_dim) for name in "qkv")
+        q, k, v = (
+            _linear(y, w[name], a.get(name), scale).reshape(n, -1, c.head_dim) for name in "qkv"
+        )
         if c.qk_norm:
             q, k = _norm(q, w["q_norm"], c.norm_eps), _norm(k, w["k_norm"], c.norm_eps)
         q, k = rotate(q), rotate(k)

@@ -1,14 +1,16 @@
 """A tiny random policy, and random batches for it."""
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from mintjax.adapters import LoraConfig, init_adapter
 from mintjax.models.config import ModelConfig, RopeConfig
-from mintjax.models.dense import init_weights
+from mintjax.models.dense import weight_shapes
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
 
@@ -28,27 +30,31 @@ CONFIG = ModelConfig(
 )
 
 
-def tiny_policy(dtype: Any = jnp.float32, *, lora: LoraConfig | None = None, seed: int = 0) -> Policy:
+def tiny_policy(
+    dtype: Any = jnp.float32,
+    *,
+    config: ModelConfig = CONFIG,
+    lora: LoraConfig | None = None,
+    seed: int = 0,
+) -> Policy:
     """A policy whose adapter already does something, so that no gradient is zero by construction."""
     lora = lora or LoraConfig(rank=3, alpha=6.0, train_unembed=True)
-    key, noise_key = jax.random.split(jax.random.key(seed))
+    rng = np.random.default_rng(seed)
 
-    # Drawn in float32 whatever the dtype, so that policies of two precisions are the same model.
-    def make(key, noise_key):
-        base = init_weights(CONFIG, key)
-        adapter = init_adapter(CONFIG, lora, key)
-        leaves, tree = jax.tree.flatten(adapter)
-        keys = jax.random.split(noise_key, len(leaves))
-        noisy = [x + 0.1 * jax.random.normal(k, x.shape, x.dtype) for x, k in zip(leaves, keys, strict=True)]
-        return base, jax.tree.unflatten(tree, noisy)
+    # Drawn by numpy, since compiling dozens of draws takes longer than most tests; and in one precision whatever the
+    # dtype, so that policies of two precisions are the same model.
+    def draw(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
+        x = rng.standard_normal(leaf.shape).astype(np.float32)
+        return 1 + 0.1 * x if x.ndim == 1 else x * leaf.shape[1] ** -0.5
 
-    base, adapter = jax.jit(make)(key, noise_key)
+    base = jax.tree.map(draw, weight_shapes(config))
+    adapter = jax.tree.map(draw, jax.eval_shape(partial(init_adapter, config, lora), jax.random.key(0)))
     master = jnp.promote_types(dtype, jnp.float32)
     return Policy(
-        CONFIG,
+        config,
         lora,
-        jax.tree.map(lambda x: x.astype(dtype), base),
-        jax.tree.map(lambda x: x.astype(master), adapter),
+        jax.tree.map(lambda x: jnp.asarray(x, dtype), base),
+        jax.tree.map(lambda x: jnp.asarray(0.3 * x, master), adapter),
         jnp.int32(0),
     )
 
@@ -79,6 +85,21 @@ def random_batch(lengths: list[int], size: int, *, seed: int = 0, dtype: Any = n
 def relative_difference(got: Any, want: Any) -> float:
     """The largest over the leaves of two trees of ‖got − want‖ / ‖want‖."""
     differences = jax.tree.map(
-        lambda a, b: float(np.linalg.norm(np.asarray(a) - np.asarray(b)) / np.linalg.norm(np.asarray(b))), got, want
+        lambda a, b: float(
+            np.linalg.norm(np.asarray(a) - np.asarray(b)) / np.linalg.norm(np.asarray(b))
+        ),
+        got,
+        want,
     )
     return max(jax.tree.leaves(differences))
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """A vocabulary of single bytes and ChatML's control tokens; no text is out of it."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({character: i for i, character in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    return tokenizer

@@ -6,10 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Float32, Int32
 
+from mintjax.attention import BLOCK
 from mintjax.train.advantages import Advantages
 from mintjax.types import Episode
-
-BLOCK = 64  # a row's padded length is a multiple of it
 
 
 class Batch(NamedTuple):

@@ -14,14 +14,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mintjax.adapters import Adapter
-from mintjax.cache import BLOCK
+from mintjax.attention import BLOCK, block_of
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
 from mintjax.train.losses import Loss, LossInputs
 from mintjax.train.packed import row_logprobs
 from mintjax.train.segment_scan import Segments, segment_logprobs
 
-_POSITIONS = 128  # scored positions are padded to a multiple of this: few shapes, few compiles
+_POSITIONS = 256  # scored positions are padded to this, doubled as often as it takes: few shapes, few compiles
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _pick(index: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def _padded(count: int) -> int:
-    return max(_POSITIONS, -(-count // _POSITIONS) * _POSITIONS)
+    return _POSITIONS << max(0, -(-count // _POSITIONS) - 1).bit_length()
 
 
 class _Rows(NamedTuple):
@@ -155,7 +155,7 @@ def _gradients(policy: Policy, data, inputs: LossInputs, temperature, *, loss: L
                 data.tokens,
                 data.positions,
                 temperature,
-                block=BLOCK,
+                block=block_of(data.tokens.shape[1]),
                 remat=plan.remat,
             )
         else:

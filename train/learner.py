@@ -76,7 +76,7 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
         total = grads if total is None else jax.tree.map(jnp.add, total, grads)
         value += float(found.loss)
         logprobs.append(found.logprobs)
-    norm = float(optax.global_norm(total))
+    norm = float(optax.tree.norm(total))
     if not np.isfinite([value, norm]).all():
         raise NonFiniteError(
             f"update {int(train_state.step) + 1}: the loss is {value} and the gradient's norm {norm}, expected finite "

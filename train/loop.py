@@ -6,7 +6,7 @@ So a run that was killed goes on from its last checkpoint to the very numbers th
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +63,9 @@ def run(config: TrainConfig, *, overwrite: bool = False) -> TrainState:
     return train(config, policy, load_tokenizer(model.name), overwrite=overwrite)
 
 
-def train(config: TrainConfig, policy: Policy, tokenizer: Any, *, overwrite: bool = False) -> TrainState:
+def train(
+    config: TrainConfig, policy: Policy, tokenizer: Any, *, overwrite: bool = False
+) -> TrainState:
     """Trains a policy in an environment, from the beginning or from where an interrupted run left off.
 
     SIGTERM and Ctrl-C end the phase that is running, save, and return.
@@ -80,6 +82,7 @@ def train(config: TrainConfig, policy: Policy, tokenizer: Any, *, overwrite: boo
     Raises:
         RunDirectoryError: if the run directory cannot be entered.
         RenderError: if tokenizer and renderer do not belong together.
+        ValueError: if the tokenizer has more tokens than the model has embeddings.
         NonFiniteError: if a loss becomes nan or infinite; the checkpoint before that step is kept.
 
     Example:
@@ -87,6 +90,7 @@ def train(config: TrainConfig, policy: Policy, tokenizer: Any, *, overwrite: boo
     """
     renderer = get_renderer(config.renderer, tokenizer)
     renderer.stop_tokens()  # a tokenizer without the format's control tokens is refused before a run directory is made
+    _check_vocabulary(config, policy, tokenizer)
     with (
         open_run(config, overwrite=overwrite) as directory,
         stop_requests() as stop,
@@ -94,7 +98,15 @@ def train(config: TrainConfig, policy: Policy, tokenizer: Any, *, overwrite: boo
     ):
         record_invocation(directory, seed=config.seed, devices=[str(d) for d in jax.devices()])
         train_state = init_train_state(policy, optimizer(config))
-        loop = _Loop(config, renderer, tokenizer, directory, reporter, stop, _origin(config, policy, tokenizer))
+        loop = _Loop(
+            config,
+            renderer,
+            tokenizer,
+            directory,
+            reporter,
+            stop,
+            _origin(config, policy, tokenizer),
+        )
         return loop.run(train_state)
 
 
@@ -131,7 +143,9 @@ class _Loop:
         except _Stopped:
             if done > max(saved, 0):
                 self._save(done, train_state, {})
-            self.reporter.say(f"{self.stop.signal}: saved step {done}; the same command goes on from there")
+            self.reporter.say(
+                f"{self.stop.signal}: saved step {done}; the same command goes on from there"
+            )
             return train_state
         self.reporter.say(f"plot         {plots.reward(self.directory, title=self._title)[1]}")
         self.reporter.say(f"transcripts  {self.directory.transcript(self.config.steps).parent}")
@@ -153,7 +167,9 @@ class _Loop:
         version = np.int32(restored.state["version"])
         policy = policy.replace(adapter=restored.adapter, version=jax.numpy.asarray(version))
         self.reporter.say(f"going on after step {checkpoint.step}")
-        return checkpoint.step, train_state.replace(policy=policy, optimizer_state=restored.optimizer)
+        return checkpoint.step, train_state.replace(
+            policy=policy, optimizer_state=restored.optimizer
+        )
 
     def _save(self, step: int, train_state: TrainState, row: dict[str, Any]) -> None:
         with self._phase("checkpoint", stoppable=False):
@@ -204,7 +220,7 @@ class _Loop:
         return learned.train_state, row
 
     def _sample(
-        self, policy: Policy, tasks: list[Any], step: int, *, greedy: bool = False
+        self, policy: Policy, tasks: Sequence[Any], step: int, *, greedy: bool = False
     ) -> tuple[list[Episode], dict[str, float]]:
         options = self.config.rollout
         settings = RolloutSettings(
@@ -245,6 +261,16 @@ class _Loop:
         start = time.perf_counter()
         yield
         self.times[name] = self.times.get(name, 0.0) + time.perf_counter() - start
+
+
+def _check_vocabulary(config: TrainConfig, policy: Policy, tokenizer: Any) -> None:
+    """Refuses ids that the model has no embedding for: a gather would clamp them in silence."""
+    tokens, rows = adapt(tokenizer).size, policy.config.vocab_size
+    if tokens > rows:
+        raise ValueError(
+            f"tokenizer: it has {tokens} tokens, and the model {config.model.name} embeddings for {rows}; use the "
+            f"tokenizer that belongs to the model"
+        )
 
 
 def _origin(config: TrainConfig, policy: Policy, tokenizer: Any) -> dict[str, str]:

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import Adapter, layer_adapter
-from mintjax.attention import attend, attend_backward
-from mintjax.cache import BLOCK, State, init_state
+from mintjax.attention import Before, attend, attend_backward, block_of
+from mintjax.cache import State, init_state
 from mintjax.extension import read, run_segment, slots_of
 from mintjax.models.dense import embed, final_norm
 from mintjax.models.rope import rope_tables
@@ -37,12 +38,11 @@ class Segments(NamedTuple):
         positions: ``[T, P]`` tokens to score, as indices into a segment's flattened ``[B, S]``.
     """
 
-    tokens: Int[Array, "T B S"]
-    length: Int[Array, "T B"]
-    positions: Int[Array, "T P"]
+    tokens: Int[Array | np.ndarray, "T B S"]
+    length: Int[Array | np.ndarray, "T B"]
+    positions: Int[Array | np.ndarray, "T P"]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4,))
 def segment_logprobs(
     adapter: Adapter,
     policy: Policy,
@@ -65,7 +65,7 @@ def segment_logprobs(
     Example:
         >>> logprobs = segment_logprobs(policy.adapter, policy, segments, 1.0, False)
     """
-    return _forward(adapter, policy, segments, temperature, remat)[0]
+    return _segment_logprobs(adapter, policy, segments, temperature, remat)
 
 
 class _Carried(NamedTuple):
@@ -161,9 +161,9 @@ def _segment_backward(
 ) -> _Walk:
     """Runs one segment again and adds what its gradient is to the walk."""
     adapter, policy, state = saved.adapter, saved.policy.replace(adapter=None), saved.state
-    size = segment.tokens.shape[1]
+    size, block = segment.tokens.shape[1], block_of(state.capacity)
     rope = rope_tables(policy.config, start.length[:, None] + jnp.arange(size))
-    slots = slots_of(start.length, segment.length, size, state.capacity)
+    slots = slots_of(start.length, jnp.asarray(segment.length), size, state.capacity)
 
     def layer(i: int, residual: Array):
         """Layer ``i``, and the function that pulls a cotangent back through it."""
@@ -171,15 +171,15 @@ def _segment_backward(
             start_layer(policy, i, rope), layer_adapter(adapter, i), residual
         )
         q, k, v = q_k_v
-        cache = state.keys[i], state.values[i], start.length
-        attended = attend(q, *cache, k, v, block=BLOCK)
+        before = Before(state.keys[i], state.values[i], start.length)
+        attended = attend(q, k, v, before, block=block)
         residual, pull_end = jax.vjp(
             end_layer(policy, i), layer_adapter(adapter, i), residual, attended.out
         )
 
         def pull(cotangent: Array, d_keys: Array, d_values: Array):
             d_end, d_residual, d_out = pull_end(cotangent)
-            grads = attend_backward(q, *cache, k, v, attended, d_out, d_keys, d_values, block=BLOCK)
+            grads = attend_backward(q, k, v, before, attended, d_out, d_keys, d_values, block=block)
             # Every later segment has added to the slots of this one by now.
             d_k, d_v = grads.k + read(d_keys, slots), grads.v + read(d_values, slots)
             d_q_k_v = tuple(
@@ -190,7 +190,7 @@ def _segment_backward(
 
         return residual, pull
 
-    residuals, pulls = [embed(policy.base, segment.tokens)], []
+    residuals, pulls = [embed(policy.base, jnp.asarray(segment.tokens))], []
     for i in range(policy.config.num_layers):
         residual, pull = layer(i, residuals[-1])
         residuals.append(residual)
@@ -220,4 +220,5 @@ def _segment_backward(
     )
 
 
-segment_logprobs.defvjp(_forward, _backward)
+_segment_logprobs = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(4,))
+_segment_logprobs.defvjp(_forward, _backward)
