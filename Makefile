@@ -6,6 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CONFIG := configs/count_down.yaml
 RUN    := runs/count_down
+BENCHES := $(basename $(notdir $(wildcard tests/bench/[a-z]*.py)))
 
 .PHONY: demo test check format bench clean
 
@@ -29,7 +30,7 @@ format: $(VENV)/develop.stamp
 	$(BIN)/ruff check --fix
 
 bench: $(VENV)/develop.stamp
-	@set -e; for bench in tests/bench/[a-z]*.py; do $(BIN)/python "$$bench"; done
+	@set -e; for bench in $(BENCHES); do $(BIN)/python -m tests.bench.$$bench; done
 
 clean:
 	rm -rf $(VENV) build

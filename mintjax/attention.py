@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 BLOCK = 64  # slots of a large cache that are read at a time; every capacity is a multiple of it
@@ -42,18 +43,23 @@ class Attended(NamedTuple):
 
 def _scores(q: Float[Array, "B K G S H"], k: Float[Array, "B K M H"]) -> Float[Array, "B K G S M"]:
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
-    return jnp.einsum("bkgsh,bkmh->bkgsm", q, k, preferred_element_type=accumulate) * q.shape[-1] ** -0.5
+    return (
+        jnp.einsum("bkgsh,bkmh->bkgsm", q, k, preferred_element_type=accumulate)
+        * q.shape[-1] ** -0.5
+    )
 
 
 def _causal(size: int) -> Array:
     return jnp.tril(jnp.ones((size, size), bool))
 
 
-def _block(x: Float[Array, "B K N H"], index: int | Int[Array, ""], block: int) -> Float[Array, "B K M H"]:
+def _block(
+    x: Float[Array, "B K N H"], index: Int[ArrayLike, ""], block: int
+) -> Float[Array, "B K M H"]:
     return lax.dynamic_slice_in_dim(x, index * block, block, 2)
 
 
-def _seen(before: Before, index: int | Int[Array, ""], block: int) -> Array:
+def _seen(before: Before, index: Int[ArrayLike, ""], block: int) -> Array:
     slots = index * block + jnp.arange(block)
     return (slots < before.length[:, None])[:, None, None, None, :]
 
@@ -68,7 +74,9 @@ def _over_blocks(step, carry, before: Before | None, block: int):
         raise ValueError(f"capacity: expected a multiple of the block ({block}), got {capacity}")
     if capacity == block:
         return step(before, 0, carry)
-    return lax.fori_loop(0, (jnp.max(before.length) + block - 1) // block, partial(step, before), carry)
+    return lax.fori_loop(
+        0, (jnp.max(before.length) + block - 1) // block, partial(step, before), carry
+    )
 
 
 def block_of(capacity: int) -> int:
@@ -106,8 +114,12 @@ def attend(
     """
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
 
-    def weighted(p: Float[Array, "B K G S M"], v: Float[Array, "B K M H"]) -> Float[Array, "B K G S H"]:
-        return jnp.einsum("bkgsm,bkmh->bkgsh", p.astype(v.dtype), v, preferred_element_type=accumulate)
+    def weighted(
+        p: Float[Array, "B K G S M"], v: Float[Array, "B K M H"]
+    ) -> Float[Array, "B K G S H"]:
+        return jnp.einsum(
+            "bkgsm,bkmh->bkgsh", p.astype(v.dtype), v, preferred_element_type=accumulate
+        )
 
     def step(before: Before, index, carry):
         top, total, out = carry
@@ -152,11 +164,15 @@ def attend_backward(
     """The backward pass of :func:`attend`; gradients of the cache are added to the buffers given.
 
     Args:
-        q, k, v, before, block: what :func:`attend` was given.
+        q: the queries that :func:`attend` was given.
+        k: the segment's own keys.
+        v: the segment's own values.
+        before: the cache that it was given, or None.
         attended: what it returned.
         d_out: gradient with respect to its output.
         d_keys: what has flowed to the cached keys so far, in at least float32.
         d_values: the same for the cached values.
+        block: slots of the cache read at a time.
 
     Returns:
         Gradients of the segment's own q, k, v (at least float32), and the two buffers with this segment's share added.

@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import layer_adapter
@@ -30,13 +31,17 @@ def read(buffer: Float[Array, "B K N H"], slots: Int[Array, "B S"]) -> Float[Arr
     return buffer.at[rows, :, slots].get(mode="fill", fill_value=0).transpose(0, 2, 1, 3)
 
 
-def slots_of(state_length: Int[Array, " B"], length: Int[Array, " B"], size: int, capacity: int) -> Array:
+def slots_of(
+    state_length: Int[Array, " B"], length: Int[Array, " B"], size: int, capacity: int
+) -> Array:
     """Slot of each token of a segment; padding gets the capacity, where :func:`write` drops it."""
     offset = jnp.arange(size)
     return jnp.where(offset < length[:, None], state_length[:, None] + offset, capacity)
 
 
-def run_segment(policy: Policy, segment: Segment, state: State) -> tuple[Float[Array, "B S D"], State]:
+def run_segment(
+    policy: Policy, segment: Segment, state: State
+) -> tuple[Float[Array, "B S D"], State]:
     """Runs all layers over a segment and appends it to the cache.
 
     Args:
@@ -49,7 +54,7 @@ def run_segment(policy: Policy, segment: Segment, state: State) -> tuple[Float[A
     """
     config, lora = policy.config, policy.lora
     tokens, length = jnp.asarray(segment.tokens), jnp.asarray(segment.length)
-    batch, size = tokens.shape
+    size = tokens.shape[1]
     rope = rope_tables(config, state.length[:, None] + jnp.arange(size))
     slots = slots_of(state.length, length, size, state.capacity)
     block = block_of(state.capacity)
@@ -77,7 +82,11 @@ def run_segment(policy: Policy, segment: Segment, state: State) -> tuple[Float[A
 
 
 def forward(
-    policy: Policy, segment: Segment, extends: State | None = None, *, temperature: float = 1.0
+    policy: Policy,
+    segment: Segment,
+    extends: State | None = None,
+    *,
+    temperature: Float[ArrayLike, ""] = 1.0,
 ) -> tuple[Float[Array, "B S"], State]:
     """Scores every token of a segment given all before it, and returns the state after it.
 
@@ -123,7 +132,7 @@ def extend(policy: Policy, segment: Segment, state: State, *, donate: bool = Fal
 
 
 @jax.jit
-def _forward(policy: Policy, segment: Segment, state: State, temperature: float):
+def _forward(policy: Policy, segment: Segment, state: State, temperature: Float[ArrayLike, ""]):
     before = state
     hidden, state = run_segment(policy, segment, state)
     scored_by = predictors(before.hidden, hidden)

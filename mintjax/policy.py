@@ -5,6 +5,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Int32
 
 from mintjax.adapters import Adapter, LoraConfig, layer_adapter
@@ -43,7 +44,7 @@ class Policy(struct.PyTreeNode):
         """The policy before any training: the reference of a KL term."""
         return replace(self, adapter=None)
 
-    def logits(self, tokens: Int[Array, "B N"]) -> Float[Array, "B N V"]:
+    def logits(self, tokens: Int[ArrayLike, "B N"]) -> Float[Array, "B N V"]:
         """Next-token logits at every position. For tests and small use: it holds N times V numbers a row.
 
         Args:
@@ -59,6 +60,7 @@ class Policy(struct.PyTreeNode):
             >>> policy.logits(jnp.array([[1, 2, 3]])).shape
             (1, 3, 49152)
         """
+        tokens = jnp.asarray(tokens)
         size = tokens.shape[1]
         if size > self.config.context:
             raise ValueError(

@@ -3,17 +3,22 @@
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.attention import Attended, Before, attend, attend_backward
 
 
-def _cut(x: Array, index: Int[Array, ""], block: int) -> Array:
+def _cut(x: Array, index: Int[ArrayLike, ""], block: int) -> Array:
     return lax.dynamic_slice_in_dim(x, index * block, block, -2)
 
 
-def _put(buffer: Array, update: Array, index: Int[Array, ""], block: int, axis: int = -2) -> Array:
-    return lax.dynamic_update_slice_in_dim(buffer, update.astype(buffer.dtype), index * block, axis % buffer.ndim)
+def _put(
+    buffer: Array, update: Array, index: Int[ArrayLike, ""], block: int, axis: int = -2
+) -> Array:
+    return lax.dynamic_update_slice_in_dim(
+        buffer, update.astype(buffer.dtype), index * block, axis % buffer.ndim
+    )
 
 
 def attend_row(
@@ -46,7 +51,7 @@ def _walk(step, carry, blocks: int):
     return step(0, carry) if blocks == 1 else lax.fori_loop(0, blocks, step, carry)
 
 
-def _before(q: Array, k: Array, v: Array, index: int | Int[Array, ""], block: int) -> Before | None:
+def _before(q: Array, k: Array, v: Array, index: Int[ArrayLike, ""], block: int) -> Before | None:
     if q.shape[3] == block:
         return None
     return Before(k, v, jnp.broadcast_to(index * block, q.shape[:1]))
@@ -55,7 +60,9 @@ def _before(q: Array, k: Array, v: Array, index: int | Int[Array, ""], block: in
 def _forward(q, k, v, block):
     size = q.shape[3]
     if size % block:
-        raise ValueError(f"q: expected a length that is a multiple of the block ({block}), got {size}")
+        raise ValueError(
+            f"q: expected a length that is a multiple of the block ({block}), got {size}"
+        )
 
     def step(index, carry):
         out, logsumexp = carry

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.models.dense import unembed
@@ -10,7 +11,9 @@ from mintjax.policy import Policy
 _CHUNK = 128  # positions whose logits are held at a time
 
 
-def predictors(carried: Float[Array, "B D"], hidden: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
+def predictors(
+    carried: Float[Array, "B D"], hidden: Float[Array, "B S D"]
+) -> Float[Array, "B S D"]:
     """The hidden state that each token of a segment is predicted from: the carried one, then the segment's own."""
     return jnp.concatenate([carried[:, None].astype(hidden.dtype), hidden[:, :-1]], 1)
 
@@ -19,7 +22,7 @@ def token_logprobs(
     policy: Policy,
     hidden: Float[Array, "*shape D"],
     tokens: Int[Array, "*shape"],
-    temperature: float | Float[Array, ""] = 1.0,
+    temperature: Float[ArrayLike, ""] = 1.0,
 ) -> Float[Array, "*shape"]:
     """Log probability of each token under the logits of its hidden state.
 

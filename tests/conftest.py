@@ -4,6 +4,9 @@ import os
 from pathlib import Path
 
 import hypothesis
+import jaxtyping
+
+from tests.layout import modules
 
 # Read by jax and huggingface_hub at import; subprocesses that a test starts inherit them.
 _CACHE = Path(os.environ.get("MINTJAX_CACHE") or Path.home() / ".cache" / "mintjax")
@@ -17,3 +20,16 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # examples, so no example has a deadline.
 hypothesis.settings.register_profile("tests", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("tests")
+
+
+def _annotates_shapes(file: Path) -> bool:
+    text = file.read_text()
+    # Not where a pytree class is defined: jax fills those with placeholders that have no shape.
+    return "from jaxtyping import" in text and "PyTreeNode" not in text
+
+
+# While tests run, arrays are held against the shapes that their annotations state; an int is a float there.
+jaxtyping.install_import_hook(
+    [name for name, file in modules().items() if _annotates_shapes(file)],
+    "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
+)

@@ -116,7 +116,7 @@ class _Rows(NamedTuple):
 
 def _packed_arguments(batch: Batch, trained: np.ndarray) -> tuple[_Rows, np.ndarray]:
     """Rows padded to the attention block, and for every scored position its index in the batch (-1 on padding)."""
-    batch_size, size = batch.tokens.shape
+    size = batch.tokens.shape[1]
     padding = -size % BLOCK
     index = np.full(_padded(trained.size), -1)
     index[: trained.size] = trained
@@ -136,7 +136,7 @@ def _segment_arguments(
     length = np.clip(batch.length[None] - start, 0, segment).astype(np.int32)
     row, column = np.divmod(trained, size)
     owner = column // segment
-    index = np.full((steps, _padded(np.bincount(owner, minlength=1).max())), -1)
+    index = np.full((steps, _padded(int(np.bincount(owner, minlength=1).max()))), -1)
     positions = np.zeros(index.shape, np.int32)
     for t in range(steps):
         here = np.flatnonzero(owner == t)

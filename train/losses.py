@@ -6,7 +6,7 @@ Definitions are Tinker's; a bound on a ratio is the ratio itself, never an epsil
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +29,7 @@ class LossInputs(NamedTuple):
     logprobs: Float[Array | np.ndarray, "*shape"]
 
 
+@runtime_checkable
 class Loss(Protocol):
     """A hashable value that maps log probabilities to one term a token; static under jit."""
 

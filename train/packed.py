@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import Adapter, layer_adapter
@@ -20,7 +21,7 @@ def row_logprobs(
     policy: Policy,
     tokens: Int[Array, "B N"],
     positions: Int[Array, " P"],
-    temperature: float | Float[Array, ""],
+    temperature: Float[ArrayLike, ""],
     *,
     block: int,
     remat: bool,

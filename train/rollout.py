@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jax.typing import ArrayLike
+from jaxtyping import Array, Int, Integer, Key
 
 from mintjax.policy import Policy
 from mintjax.renderers import Rendered, Renderer, RenderError
@@ -224,11 +225,15 @@ def _environment_seed(seed: int, step: int, group: int) -> int:
 
 @jax.jit
 def _turn_keys(
-    seed: np.uint32, step: int, turn: int, groups: Int[Array, " B"], members: Int[Array, " B"]
+    seed: Integer[ArrayLike, ""],
+    step: Int[ArrayLike, ""],
+    turn: Int[ArrayLike, ""],
+    groups: Int[ArrayLike, " B"],
+    members: Int[ArrayLike, " B"],
 ) -> Key[Array, " B"]:
     """The key of each row's sample in one turn."""
 
-    def key(group: Int[Array, ""], member: Int[Array, ""]) -> Key[Array, ""]:
+    def key(group: Int[ArrayLike, ""], member: Int[ArrayLike, ""]) -> Key[Array, ""]:
         folded = jax.random.fold_in(jax.random.key(seed), step)
         for number in (group, member, turn):
             folded = jax.random.fold_in(folded, number)

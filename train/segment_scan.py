@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import Adapter, layer_adapter
@@ -47,7 +48,7 @@ def segment_logprobs(
     adapter: Adapter,
     policy: Policy,
     segments: Segments,
-    temperature: float | Float[Array, ""],
+    temperature: Float[ArrayLike, ""],
     remat: bool,
 ) -> Float[Array, "T P"]:
     """Log probabilities of chosen tokens of a segmented stream, each given all tokens before it in its row.
@@ -81,7 +82,7 @@ class _Saved(NamedTuple):
     adapter: Adapter
     policy: Policy
     segments: Segments
-    temperature: float | Array
+    temperature: Float[ArrayLike, ""]
     state: State
     carried: _Carried
 
