@@ -60,7 +60,7 @@ def _block(
 
 
 def _seen(before: Before, index: Int[ArrayLike, ""], block: int) -> Array:
-    slots = index * block + jnp.arange(block)
+    slots = jnp.arange(block) + index * block
     return (slots < before.length[:, None])[:, None, None, None, :]
 
 

@@ -101,7 +101,9 @@ def grow(state: State, capacity: int) -> State:
     """
     more = -(-capacity // BLOCK) * BLOCK - state.capacity
     if more < 0:
-        raise ValueError(f"capacity: expected at least the present {state.capacity}, got {capacity}")
+        raise ValueError(
+            f"capacity: expected at least the present {state.capacity}, got {capacity}"
+        )
     pad = ((0, 0), (0, 0), (0, more), (0, 0))
     return state.replace(
         keys=tuple(jnp.pad(x, pad) for x in state.keys),
@@ -136,7 +138,11 @@ def reserve(config: ModelConfig, state: State, tokens: int | Int[np.ndarray, " B
             f"{config.name} has a context of {config.context} tokens; {need} are needed ({held[row]} in the cache and "
             f"{more[row]} more). Shorten the conversation, or ask for fewer new tokens"
         )
-    return state if need <= state.capacity else grow(state, min(bucket(need), _rounded_context(config)))
+    return (
+        state
+        if need <= state.capacity
+        else grow(state, min(bucket(need), _rounded_context(config)))
+    )
 
 
 def _rounded_context(config: ModelConfig) -> int:

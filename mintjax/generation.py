@@ -90,7 +90,7 @@ def generate(
         ValueError: if stop strings come without ``decode_text``, or a row that is to move has no hidden state.
 
     Example:
-        >>> out = generate(policy, state, keys, params, buffer=64, stop_strings=["\\n\\nUser:"], decode_text=tok.decode)
+        >>> out = generate(policy, state, keys, params, buffer=64, stop_strings=["User:"], decode_text=tok.decode)
     """
     if stop_strings and decode_text is None:
         raise ValueError("decode_text: needed with stop_strings; pass the tokenizer's decode")

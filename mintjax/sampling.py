@@ -36,7 +36,9 @@ def sample_tokens(
     scaled = logits / jnp.where(greedy, 1, temperature)
     cut = (top_k > 0) | (top_p < 1)
     kept = lax.cond(cut & ~greedy, _keep_likely, lambda scaled, *_: scaled, scaled, top_k, top_p)
-    token = jnp.where(greedy, jnp.argmax(logits, -1), _invert_cumulative(kept, uniform)).astype(jnp.int32)
+    token = jnp.where(greedy, jnp.argmax(logits, -1), _invert_cumulative(kept, uniform)).astype(
+        jnp.int32
+    )
     chosen = jnp.take_along_axis(scaled, token[:, None], 1)[:, 0]
     return token, chosen - jax.nn.logsumexp(scaled, -1)
 
@@ -55,7 +57,9 @@ def _keep_likely(
     return jnp.where(logits >= least, logits, -jnp.inf)
 
 
-def _invert_cumulative(logits: Float[Array, "B V"], uniform: Float[Array, " B"]) -> Int[Array, " B"]:
+def _invert_cumulative(
+    logits: Float[Array, "B V"], uniform: Float[Array, " B"]
+) -> Int[Array, " B"]:
     """The token at which the cumulative probability passes ``uniform``, found by block and then within the block."""
     batch, size = logits.shape
     logits = jnp.pad(logits, ((0, 0), (0, -size % _BLOCK)), constant_values=-jnp.inf)

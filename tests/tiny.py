@@ -48,7 +48,9 @@ def tiny_policy(
         return 1 + 0.1 * x if x.ndim == 1 else x * leaf.shape[1] ** -0.5
 
     base = jax.tree.map(draw, weight_shapes(config))
-    adapter = jax.tree.map(draw, jax.eval_shape(partial(init_adapter, config, lora), jax.random.key(0)))
+    adapter = jax.tree.map(
+        draw, jax.eval_shape(partial(init_adapter, config, lora), jax.random.key(0))
+    )
     master = jnp.promote_types(dtype, jnp.float32)
     return Policy(
         config,
@@ -83,7 +85,7 @@ def random_batch(lengths: list[int], size: int, *, seed: int = 0, dtype: Any = n
 
 
 def relative_difference(got: Any, want: Any) -> float:
-    """The largest over the leaves of two trees of ‖got − want‖ / ‖want‖."""
+    """The largest over the leaves of two trees of ‖got - want‖ / ‖want‖."""
     differences = jax.tree.map(
         lambda a, b: float(
             np.linalg.norm(np.asarray(a) - np.asarray(b)) / np.linalg.norm(np.asarray(b))
@@ -101,5 +103,7 @@ def tiny_tokenizer() -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     names = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
-    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    tokenizer.add_special_tokens(
+        [AddedToken(name, special=True, normalized=False) for name in names]
+    )
     return tokenizer

@@ -8,7 +8,9 @@ from mintjax.train.batches import Batch
 from mintjax.train.losses import Loss, Ppo
 
 
-def policy_metrics(batches: Sequence[Batch], logprobs: Sequence[np.ndarray], loss: Loss) -> dict[str, float]:
+def policy_metrics(
+    batches: Sequence[Batch], logprobs: Sequence[np.ndarray], loss: Loss
+) -> dict[str, float]:
     """Compares the trainer's log probabilities with the sampler's, over all trained tokens of a step.
 
     Before the first update since sampling the two are the same policy, so ``mismatch/*`` is rounding and nothing else:
@@ -31,7 +33,9 @@ def policy_metrics(batches: Sequence[Batch], logprobs: Sequence[np.ndarray], los
     masks = [batch.mask > 0 for batch in batches]
 
     def gather(arrays: Sequence[np.ndarray]) -> np.ndarray:
-        return np.concatenate([x[mask] for x, mask in zip(arrays, masks, strict=True)]).astype(np.float64)
+        return np.concatenate([x[mask] for x, mask in zip(arrays, masks, strict=True)]).astype(
+            np.float64
+        )
 
     now = gather(logprobs)
     sampler = gather([batch.logprobs for batch in batches])

@@ -41,9 +41,13 @@ class Decoder(nnx.Module):
     def __init__(self, config: ModelConfig, *, dtype: Any = jnp.float32, rngs: nnx.Rngs) -> None:
         """Draws initial parameters; a checkpoint's take their place by name (``mintjax.weights``)."""
         shape = (config.vocab_size, config.hidden_size)
-        self.embed = nnx.Param(jax.random.normal(rngs.params(), shape, dtype) * config.hidden_size**-0.5)
+        self.embed = nnx.Param(
+            jax.random.normal(rngs.params(), shape, dtype) * config.hidden_size**-0.5
+        )
         self.norm = nnx.Param(jnp.ones(config.hidden_size, dtype))
-        self.layers = nnx.List([DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)])
+        self.layers = nnx.List(
+            [DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)]
+        )
         if not config.tied_head:
             self.unembed = nnx.Param(
                 jax.random.normal(rngs.params(), shape, dtype) * config.hidden_size**-0.5
@@ -75,7 +79,9 @@ def weight_shapes(config: ModelConfig, dtype: Any = jnp.float32) -> Weights:
     return jax.eval_shape(lambda: weights_of(Decoder(config, dtype=dtype, rngs=nnx.Rngs(0))))
 
 
-def rms_norm(x: Float[Array, "... D"], weight: Float[Array, " D"], eps: float) -> Float[Array, "... D"]:
+def rms_norm(
+    x: Float[Array, "... D"], weight: Float[Array, " D"], eps: float
+) -> Float[Array, "... D"]:
     """Root-mean-square norm (Zhang and Sennrich, arXiv:1910.07467) in at least float32, in which it is returned."""
     x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight.astype(x.dtype)
@@ -123,7 +129,11 @@ def queries_keys_values(
     q, k = apply_rope(q, *rope), apply_rope(k, *rope)
     dtype = weights["q"].dtype
     q = q.reshape(batch, size, config.num_kv_heads, -1, config.head_dim).transpose(0, 2, 3, 1, 4)
-    return q.astype(dtype), k.transpose(0, 2, 1, 3).astype(dtype), v.transpose(0, 2, 1, 3).astype(dtype)
+    return (
+        q.astype(dtype),
+        k.transpose(0, 2, 1, 3).astype(dtype),
+        v.transpose(0, 2, 1, 3).astype(dtype),
+    )
 
 
 def finish_layer(
@@ -146,7 +156,9 @@ def finish_layer(
     return residual + project("down", jax.nn.silu(project("gate", x)) * project("up", x))
 
 
-def final_norm(config: ModelConfig, weights: Weights, residual: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
+def final_norm(
+    config: ModelConfig, weights: Weights, residual: Float[Array, "B S D"]
+) -> Float[Array, "B S D"]:
     """The hidden states that the head reads."""
     return rms_norm(residual, weights["norm"], config.norm_eps)
 

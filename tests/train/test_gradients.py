@@ -15,7 +15,7 @@ from mintjax.train.segment_scan import Segments, segment_logprobs
 from tests.naive import naive_logprobs
 from tests.tiny import random_batch, relative_difference, tiny_policy
 
-TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}  # of ‖g₁ − g₂‖ / ‖g₂‖, the worst leaf
+TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}  # of ‖g₁ - g₂‖ / ‖g₂‖, the worst leaf
 
 # Uneven rows, one of them empty; 70 tokens in segments of 24 make a capacity of 72, which no block of 64 divides.
 LENGTHS, SIZE, SEGMENT = [70, 0, 41], 70, 24

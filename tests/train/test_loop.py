@@ -66,7 +66,9 @@ def test_killed_and_terminated_runs_repeat_the_unbroken_one(tmp_path):
     want = [reproducible(row) for row in read_metrics(unbroken.metrics)]
     got = [reproducible(row) for row in read_metrics(broken.metrics)]
     assert [row["step"] for row in want] == list(range(1, STEPS + 1))
-    assert sum(row["update/skipped"] for row in want) < STEPS, "nothing was learned, so nothing was compared"
+    assert sum(row["update/skipped"] for row in want) < STEPS, (
+        "nothing was learned, so nothing was compared"
+    )
     assert got == want, f"killed {delay:.3f} s after a step"
     for step in range(1, STEPS + 1):
         assert broken.rollouts(step).read_bytes() == unbroken.rollouts(step).read_bytes()
@@ -78,17 +80,30 @@ def parts():
 
 
 def test_run_leaves_its_files(tmp_path, parts):
-    config = tiny_config(str(tmp_path), "run", steps=2, evaluation={"at_start": True, "at_end": True})
+    config = tiny_config(
+        str(tmp_path), "run", steps=2, evaluation={"at_start": True, "at_end": True}
+    )
     train_state = train(config, *parts)
     run = RunDirectory(tmp_path / "run")
     rows = read_metrics(run.metrics)
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert "eval/greedy/rewards/turn/mean" in rows[0] and "eval/greedy/rewards/turn/mean" in rows[2]
-    assert int(train_state.policy.version) == sum(row.get("update/skipped") == 0 for row in rows) > 0
+    assert (
+        int(train_state.policy.version) == sum(row.get("update/skipped") == 0 for row in rows) > 0
+    )
     first = rows[1]
-    assert first["mismatch/logp_abs_max"] < 1e-5, "the sampler's log probabilities are the trainer's"
+    assert first["mismatch/logp_abs_max"] < 1e-5, (
+        "the sampler's log probabilities are the trainer's"
+    )
     assert first["learning_rate"] == pytest.approx(0.015), "half of the peak, by the warm-up of 2"
-    for path in (run.rollouts(2), run.transcript(2), run.evaluation(0), run.plot("reward.png"), run.log, run.config):
+    for path in (
+        run.rollouts(2),
+        run.transcript(2),
+        run.evaluation(0),
+        run.plot("reward.png"),
+        run.log,
+        run.config,
+    ):
         assert path.stat().st_size > 0, path
     episode = json.loads(run.rollouts(1).read_text().splitlines()[0])
     assert episode["turns"][0]["sampled"].count(True) <= config.rollout.max_tokens
@@ -103,9 +118,15 @@ def test_groups_without_signal_make_no_update_and_are_counted(tmp_path, parts, m
     assert isinstance(config.environment, CountDownConfig)
     train_state = train(config, policy, tokenizer)
     (row,) = read_metrics(tmp_path / "flat" / "metrics.jsonl")
-    assert (row["update/skipped"], row["groups/zero_signal"], row["frac_reward_zero_std"]) == (1, 2, 1)
+    assert (row["update/skipped"], row["groups/zero_signal"], row["frac_reward_zero_std"]) == (
+        1,
+        2,
+        1,
+    )
     assert int(train_state.policy.version) == 0
-    same = jax.tree.map(lambda a, b: bool((a == b).all()), train_state.policy.adapter, policy.adapter)
+    same = jax.tree.map(
+        lambda a, b: bool((a == b).all()), train_state.policy.adapter, policy.adapter
+    )
     assert all(jax.tree.leaves(same))
 
 
@@ -122,7 +143,9 @@ def test_nan_loss_stops_the_run_and_keeps_what_it_had(tmp_path, parts, monkeypat
     before = (tmp_path / "nan" / "checkpoints.jsonl").read_bytes()
     longer = tiny_config(str(tmp_path), "longer", steps=2)
     monkeypatch.setattr(mintjax.train.learner, "make_loss", lambda _: Broken())
-    with pytest.raises(NonFiniteError, match=r"update 1: .*expected finite numbers; the policy was not updated"):
+    with pytest.raises(
+        NonFiniteError, match=r"update 1: .*expected finite numbers; the policy was not updated"
+    ):
         train(longer, *parts)
     assert not read_metrics(tmp_path / "longer" / "metrics.jsonl")
     train(config, *parts)
@@ -132,15 +155,21 @@ def test_nan_loss_stops_the_run_and_keeps_what_it_had(tmp_path, parts, monkeypat
 def test_wrong_vocabulary_is_refused_before_a_directory_is_made(tmp_path, parts):
     policy, _ = parts
     small = policy.replace(base=policy.base | {"embed": policy.base["embed"][:100]})
-    small = small.replace(config=small.config.__class__(**{**vars(small.config), "vocab_size": 100}))
-    with pytest.raises(ValueError, match=r"tokenizer: it has 259 tokens, and the model .* embeddings for 100"):
+    small = small.replace(
+        config=small.config.__class__(**{**vars(small.config), "vocab_size": 100})
+    )
+    with pytest.raises(
+        ValueError, match=r"tokenizer: it has 259 tokens, and the model .* embeddings for 100"
+    ):
         train(tiny_config(str(tmp_path), "wrong"), small, parts[1])
     assert not os.listdir(tmp_path)
 
 
 def test_gradients_of_micro_batches_are_one_gradient(tmp_path, parts):
     adapters = [
-        train(tiny_config(str(tmp_path), f"rows{rows}", steps=1, gradients={"rows": rows}), *parts).policy.adapter
+        train(
+            tiny_config(str(tmp_path), f"rows{rows}", steps=1, gradients={"rows": rows}), *parts
+        ).policy.adapter
         for rows in (6, 4)
     ]
     differences = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), *adapters)
