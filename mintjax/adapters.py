@@ -1,6 +1,7 @@
 """LoRA: low-rank adapters beside every frozen linear (Hu et al., arXiv:2106.09685)."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -128,14 +129,44 @@ def linear(
     Example:
         >>> y = linear(x, weights["q"], adapter.get("q"), lora.scale)
     """
-    accumulate = jnp.promote_types(weight.dtype, jnp.float32)
-
-    def dot(x: Float[Array, "... i"], w: Float[Array, "o i"]) -> Float[Array, "... o"]:
-        return jnp.einsum("...i,oi->...o", x, w, preferred_element_type=accumulate)
-
-    x = x.astype(weight.dtype)
-    y = dot(x, weight)
+    rows = x.astype(weight.dtype).reshape(-1, x.shape[-1])
     if adapter is None:
-        return y
-    low = dot(x, adapter["a"].astype(weight.dtype)).astype(weight.dtype)
-    return y + scale * dot(low, adapter["b"].astype(weight.dtype))
+        y = _dot(rows, weight, (1, 1))
+    else:
+        y = _adapted(rows, weight, adapter["a"], adapter["b"], scale)
+    return y.reshape(*x.shape[:-1], weight.shape[0])
+
+
+def _dot(x: Array, y: Array, contracted: tuple[int, int]) -> Array:
+    """A product of two matrices over one dimension of each, in their dtype and summed in at least float32."""
+    dimensions = ((contracted[:1], contracted[1:]), ((), ()))
+    accumulate = jnp.promote_types(x.dtype, jnp.float32)
+    return jax.lax.dot_general(x, y.astype(x.dtype), dimensions, preferred_element_type=accumulate)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _adapted(x, weight, a, b, scale):
+    return _adapted_forward(x, weight, a, b, scale)[0]
+
+
+def _adapted_forward(x, weight, a, b, scale):
+    low = (scale * _dot(x, a, (1, 1))).astype(x.dtype)
+    return _dot(x, weight, (1, 1)) + _dot(low, b, (1, 1)), (x, weight, a, b, low)
+
+
+def _adapted_backward(scale, saved, d_y):
+    """Plain calculus; written out so that of each product the narrow factor is the one that gets transposed.
+
+    The transposed cotangent of a wide linear costs as much as the product with its weight (on CPU).
+    """
+    x, weight, a, b, low = saved
+    d_y = d_y.astype(x.dtype)
+    d_low = (scale * _dot(d_y, b, (1, 0))).astype(x.dtype)
+    d_x = _dot(d_y, weight, (1, 0)) + _dot(d_low, a, (1, 0))
+    d_weight = _dot(d_y, x, (0, 0))  # of a frozen weight: nothing asks for it, and the compiler leaves it out
+    d_a, d_b = _dot(d_low, x, (0, 0)), _dot(low, d_y, (0, 0)).T
+    pairs = ((d_x, x), (d_weight, weight), (d_a, a), (d_b, b))
+    return tuple(gradient.astype(value.dtype) for gradient, value in pairs)
+
+
+_adapted.defvjp(_adapted_forward, _adapted_backward)
