@@ -80,7 +80,7 @@ def _over_blocks(step, carry, before: Before | None, block: int):
 
 
 def block_of(capacity: int) -> int:
-    """The block to read a cache of some capacity in: all of a small one at once, which compiles in half the time."""
+    """The block to take slots or tokens in: all at once where they are few, which is one matrix product."""
     return capacity if capacity <= 4 * BLOCK else BLOCK
 
 

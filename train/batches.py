@@ -6,9 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Float32, Int32
 
-from mintjax.attention import BLOCK
 from mintjax.train.advantages import Advantages
 from mintjax.types import Episode
+
+BLOCK = 32  # a row's padded length is a multiple of it
 
 
 class Batch(NamedTuple):
@@ -102,7 +103,7 @@ def padded_length(length: int, block: int = BLOCK) -> int:
 
     Example:
         >>> [padded_length(n) for n in (1, 100, 500, 520, 1100)]
-        [64, 128, 512, 640, 1280]
+        [32, 128, 512, 640, 1280]
     """
     grid = max(block, 1 << max(0, (length - 1).bit_length() - 3))
     return -(-length // grid) * grid

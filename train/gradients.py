@@ -14,14 +14,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from mintjax.adapters import Adapter
-from mintjax.attention import BLOCK, block_of
+from mintjax.attention import block_of
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
 from mintjax.train.losses import Loss, LossInputs
 from mintjax.train.packed import row_logprobs
 from mintjax.train.segment_scan import Segments, segment_logprobs
 
-_POSITIONS = 256  # scored positions are padded to this, doubled as often as it takes: few shapes, few compiles
+_POSITIONS = 512  # scored positions are padded to this, doubled as often as it takes: few shapes, few compiles
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class _Rows(NamedTuple):
 def _packed_arguments(batch: Batch, trained: np.ndarray) -> tuple[_Rows, np.ndarray]:
     """Rows padded to the attention block, and for every scored position its index in the batch (-1 on padding)."""
     size = batch.tokens.shape[1]
-    padding = -size % BLOCK
+    padding = -size % block_of(size)
     index = np.full(_padded(trained.size), -1)
     index[: trained.size] = trained
     positions = np.where(index >= 0, index + index // size * padding, 0).astype(np.int32)

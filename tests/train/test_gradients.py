@@ -17,9 +17,11 @@ from tests.tiny import random_batch, relative_difference, tiny_policy
 
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}  # of ‖g₁ - g₂‖ / ‖g₂‖, the worst leaf
 
-# Uneven rows, one of them empty; 70 tokens in segments of 24 make a capacity of 72, which no block of 64 divides.
-LENGTHS, SIZE, SEGMENT = [70, 0, 41], 70, 24
-TURN_ENDS = (20, 45, 70)
+# Uneven rows, one of them empty. 290 tokens in segments of 100 make a capacity of 300, which no block of 64 divides and
+# which is read in a loop over blocks; that of 70 tokens is read in one block.
+LONG, SEGMENT = [290, 0, 141], 100
+SHORT, SIZE = [70, 0, 41], 70
+TURN_ENDS = {290: (90, 180, 290), 70: (20, 45, 70)}
 
 PLANS = {
     "packed": Plan("packed"),
@@ -36,13 +38,14 @@ def growing_reforward(policy, batch, loss):
         value = jnp.zeros((), batch.advantages.dtype)
         for row, length in enumerate(batch.length):
             start = 1
-            for end in (min(end, length) for end in TURN_ENDS):
+            for end in (min(end, length) for end in TURN_ENDS[batch.tokens.shape[1]]):
                 if end <= start:
                     continue
                 logprobs = naive_logprobs(
                     policy.replace(adapter=adapter),
                     batch.tokens[row, :end],
                     float(batch.temperature),
+                    xp=jnp,
                 )[start - 1 :]
                 inputs = LossInputs(
                     *(
@@ -62,7 +65,7 @@ def case(request):
     dtype = request.param
     with jax.enable_x64(dtype == np.float64):
         policy = tiny_policy(dtype)
-        batch = random_batch(LENGTHS, SIZE, dtype=dtype)
+        batch = random_batch(LONG, LONG[0], dtype=dtype)
         yield dtype, policy, batch, growing_reforward(policy, batch, ImportanceSampling())
 
 
@@ -91,11 +94,12 @@ def test_logprobs_are_those_of_the_trained_tokens(case):
 
 def turn_segments(batch):
     """The batch cut at the ends of turns, every token but a row's first scored, and where each came from."""
-    starts, size = (0, *TURN_ENDS[:-1]), 32
-    tokens = np.zeros((len(TURN_ENDS), len(batch.length), size), np.int32)
+    ends = TURN_ENDS[SIZE]
+    starts, size = (0, *ends[:-1]), 32
+    tokens = np.zeros((len(ends), len(batch.length), size), np.int32)
     length = np.zeros(tokens.shape[:2], np.int32)
     positions, origins = [], []
-    for t, (start, end) in enumerate(zip(starts, TURN_ENDS, strict=True)):
+    for t, (start, end) in enumerate(zip(starts, ends, strict=True)):
         here = []
         for row, total in enumerate(batch.length):
             # Rows take turns of their own lengths: shift each row's edges.
@@ -131,12 +135,15 @@ def turn_gradient(policy, batch):
 
 @pytest.fixture(scope="module")
 def turn_case():
-    policy, batch = tiny_policy(), random_batch(LENGTHS, SIZE)
+    policy, batch = tiny_policy(), random_batch(SHORT, SIZE)
 
     def total(adapter):
         rows = zip(batch.tokens, batch.length, batch.advantages * batch.mask, strict=True)
         score = partial(
-            naive_logprobs, policy.replace(adapter=adapter), temperature=float(batch.temperature)
+            naive_logprobs,
+            policy.replace(adapter=adapter),
+            temperature=float(batch.temperature),
+            xp=jnp,
         )
         return -sum(jnp.sum(a[1:n] * score(tokens[:n])) for tokens, n, a in rows if n)
 
@@ -169,18 +176,13 @@ def clamping_write(buffer, new, slots):
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "fault"),
-    [
-        (mintjax.train.segment_scan, "read", cut_read),
-        (mintjax.train.segment_scan, "read", unmasked_read),
-    ],
+    "fault",
+    [cut_read, unmasked_read],
     ids=["gradient through the cache is cut", "padding receives what flows to the cache"],
 )
-def test_comparison_sees_faults_that_leave_the_loss_unchanged(
-    monkeypatch, turn_case, module, name, fault
-):
+def test_comparison_sees_faults_that_leave_the_loss_unchanged(monkeypatch, turn_case, fault):
     policy, batch, value, reference = turn_case
-    monkeypatch.setattr(module, name, fault)
+    monkeypatch.setattr(mintjax.train.segment_scan, "read", fault)
     got, grads = turn_gradient(policy, batch)
     assert abs(got - value) < TOLERANCE[np.float32] * abs(value), (
         "the loss does not show this fault"
@@ -189,28 +191,27 @@ def test_comparison_sees_faults_that_leave_the_loss_unchanged(
 
 
 def test_comparison_sees_a_write_that_clamps(monkeypatch):
-    # A capacity of exactly the stream's length leaves the last, padded segment no room for its padding.
+    # Two segments of 48 tokens in a cache of 64: the second one's padding has no room.
     policy, batch = tiny_policy(), random_batch([64, 64], 64)
-    plan = Plan("segments", segment=48)
-    reference = growing_reforward(policy, batch, ImportanceSampling())
-    real_init = mintjax.train.segment_scan.init_state
+    init_state = mintjax.train.segment_scan.init_state
     monkeypatch.setattr(
-        mintjax.train.segment_scan,
-        "init_state",
-        lambda policy, rows, _: real_init(policy, rows, 64),
+        mintjax.train.segment_scan, "init_state", lambda policy, rows, _: init_state(policy, rows, 64)
     )
-    mintjax.train.gradients._gradients.clear_cache()
-    grads, _ = gradients(policy, batch, ImportanceSampling(), plan)
-    assert relative_difference(grads, reference) < TOLERANCE[np.float32]
+    reference = gradients(policy, batch, ImportanceSampling())[0]
+
+    def difference():
+        mintjax.train.gradients._gradients.clear_cache()
+        grads, _ = gradients(policy, batch, ImportanceSampling(), Plan("segments", segment=48))
+        mintjax.train.gradients._gradients.clear_cache()
+        return relative_difference(grads, reference)
+
+    assert difference() < TOLERANCE[np.float32]
     monkeypatch.setattr(mintjax.extension, "write", clamping_write)
-    mintjax.train.gradients._gradients.clear_cache()
-    grads, _ = gradients(policy, batch, ImportanceSampling(), plan)
-    mintjax.train.gradients._gradients.clear_cache()
-    assert relative_difference(grads, reference) > 1e-2
+    assert difference() > 1e-2
 
 
 def test_gradients_of_parts_add_up():
-    policy, batch = tiny_policy(), random_batch(LENGTHS, SIZE)
+    policy, batch = tiny_policy(), random_batch(SHORT, SIZE)
     whole, metrics = gradients(policy, batch, Ppo())
     parts = [
         gradients(policy, type(batch)(*(x[rows] if x.ndim else x for x in batch)), Ppo())
