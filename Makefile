@@ -16,7 +16,7 @@ demo: $(VENV)/demo.stamp
 	@echo "Transcripts:  $(RUN)/transcripts/"
 
 test: $(VENV)/develop.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
 check: $(VENV)/develop.stamp
 	$(BIN)/ruff format --check

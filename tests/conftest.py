@@ -8,10 +8,14 @@ import jaxtyping
 
 from tests.layout import modules
 
-# Read by jax and huggingface_hub at import; subprocesses that a test starts inherit them.
+# Read by jax and huggingface_hub at import; subprocesses that a test starts inherit them. Compiling is most of
+# the tests' time: LLVM does without its optimizations, XLA keeps its own, so the programs are the same ones.
 _CACHE = Path(os.environ.get("MINTJAX_CACHE") or Path.home() / ".cache" / "mintjax")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Compiling takes most of the time here, and machine code that is quick to make is good enough for tiny shapes.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE / "xla-tests"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -154,12 +154,12 @@ def test_nan_loss_stops_the_run_and_keeps_what_it_had(tmp_path, parts, monkeypat
 
 def test_wrong_vocabulary_is_refused_before_a_directory_is_made(tmp_path, parts):
     policy, _ = parts
-    small = policy.replace(base=policy.base | {"embed": policy.base["embed"][:100]})
+    small = policy.replace(base=policy.base | {"embed": policy.base["embed"][:90]})
     small = small.replace(
-        config=small.config.__class__(**{**vars(small.config), "vocab_size": 100})
+        config=small.config.__class__(**{**vars(small.config), "vocab_size": 90})
     )
     with pytest.raises(
-        ValueError, match=r"tokenizer: it has 259 tokens, and the model .* embeddings for 100"
+        ValueError, match=r"tokenizer: it has 99 tokens, and the model .* embeddings for 90"
     ):
         train(tiny_config(str(tmp_path), "wrong"), small, parts[1])
     assert not os.listdir(tmp_path)

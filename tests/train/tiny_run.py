@@ -12,7 +12,7 @@ STEPS = 5
 
 
 def tiny_config(root: str, name: str, **changes: object) -> TrainConfig:
-    """Count-down for a model that speaks in random bytes."""
+    """Count-down for a model that speaks in random characters."""
     return from_dict(
         {
             "name": name,
@@ -20,7 +20,7 @@ def tiny_config(root: str, name: str, **changes: object) -> TrainConfig:
             "steps": STEPS,
             "renderer": "chatml",
             "environment": {"type": "count_down", "turns": 2, "numbers": [2, 4]},
-            "rollout": {"groups": 2, "group_size": 3, "max_tokens": 6, "capacity": 192},
+            "rollout": {"groups": 2, "group_size": 3, "max_tokens": 12, "capacity": 192},
             "optimizer": {"learning_rate": 0.03, "schedule": "linear", "warmup_steps": 2},
             "gradients": {"rows": 6},
             "evaluation": {"at_start": False, "at_end": False},
