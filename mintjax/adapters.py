@@ -1,7 +1,6 @@
 """LoRA: low-rank adapters beside every frozen linear (Hu et al., arXiv:2106.09685)."""
 
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +27,7 @@ class LoraConfig:
     train_unembed: bool = False
 
     def __post_init__(self) -> None:
+        """Refuse a rank below 1, and an adapter on nothing."""
         if self.rank < 1:
             raise ValueError(f"rank: expected an integer of at least 1, got {self.rank}")
         if not (self.train_attn or self.train_mlp or self.train_unembed):
@@ -62,7 +62,10 @@ def linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
 
 
 def init_adapter(
-    config: ModelConfig, lora: LoraConfig, key: Key[Array, ""], dtype: jnp.dtype | type = jnp.float32
+    config: ModelConfig,
+    lora: LoraConfig,
+    key: Key[Array, ""],
+    dtype: jnp.dtype | type = jnp.float32,
 ) -> Adapter:
     """Makes an adapter that changes nothing yet: A uniform in ±1/sqrt(in), B zero.
 
@@ -92,7 +95,9 @@ def init_adapter(
     order = ATTENTION_LINEARS + MLP_LINEARS
     layers = tuple(
         {
-            name: pair(jax.random.fold_in(jax.random.fold_in(key, layer), order.index(name)), shapes[name])
+            name: pair(
+                jax.random.fold_in(jax.random.fold_in(key, layer), order.index(name)), shapes[name]
+            )
             for name in lora.linears
         }
         for layer in range(config.num_layers)
@@ -144,11 +149,6 @@ def _dot(x: Array, y: Array, contracted: tuple[int, int]) -> Array:
     return jax.lax.dot_general(x, y.astype(x.dtype), dimensions, preferred_element_type=accumulate)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _adapted(x, weight, a, b, scale):
-    return _adapted_forward(x, weight, a, b, scale)[0]
-
-
 def _adapted_forward(x, weight, a, b, scale):
     low = (scale * _dot(x, a, (1, 1))).astype(x.dtype)
     return _dot(x, weight, (1, 1)) + _dot(low, b, (1, 1)), (x, weight, a, b, low)
@@ -163,10 +163,12 @@ def _adapted_backward(scale, saved, d_y):
     d_y = d_y.astype(x.dtype)
     d_low = (scale * _dot(d_y, b, (1, 0))).astype(x.dtype)
     d_x = _dot(d_y, weight, (1, 0)) + _dot(d_low, a, (1, 0))
-    d_weight = _dot(d_y, x, (0, 0))  # of a frozen weight: nothing asks for it, and the compiler leaves it out
+    # Of a frozen weight: nothing asks for it, and the compiler leaves it out.
+    d_weight = _dot(d_y, x, (0, 0))
     d_a, d_b = _dot(d_low, x, (0, 0)), _dot(low, d_y, (0, 0)).T
     pairs = ((d_x, x), (d_weight, weight), (d_a, a), (d_b, b))
     return tuple(gradient.astype(value.dtype) for gradient, value in pairs)
 
 
+_adapted = jax.custom_vjp(lambda *args: _adapted_forward(*args)[0], nondiff_argnums=(4,))
 _adapted.defvjp(_adapted_forward, _adapted_backward)

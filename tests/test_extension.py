@@ -33,7 +33,11 @@ def policy():
 
 @pytest.fixture(scope="module")
 def streams():
-    return np.random.default_rng(0).integers(0, CONFIG.vocab_size, (3, TURNS.sum(0).max())).astype(np.int32)
+    return (
+        np.random.default_rng(0)
+        .integers(0, CONFIG.vocab_size, (3, TURNS.sum(0).max()))
+        .astype(np.int32)
+    )
 
 
 def segment(streams, start, length):
@@ -49,7 +53,9 @@ def test_turn_by_turn_equals_one_pass(policy, streams):
     scored = [[], [], []]
     for length in TURNS:
         logprobs, state = forward(policy, segment(streams, start, length), state, temperature=0.7)
-        assert np.isnan(np.asarray(logprobs)[np.arange(SIZE) >= length[:, None]]).all(), "padding has no score"
+        assert np.isnan(np.asarray(logprobs)[np.arange(SIZE) >= length[:, None]]).all(), (
+            "padding has no score"
+        )
         for row in range(3):
             scored[row].append(np.asarray(logprobs)[row, : length[row]])
         start += length
@@ -63,7 +69,9 @@ def test_turn_by_turn_equals_one_pass(policy, streams):
 
 def test_logits_of_long_rows_equal_the_naive_ones(policy):
     # More than four blocks: rows are attended to block by block.
-    tokens = np.random.default_rng(1).integers(0, CONFIG.vocab_size, (1, 5 * BLOCK - 7)).astype(np.int32)
+    tokens = (
+        np.random.default_rng(1).integers(0, CONFIG.vocab_size, (1, 5 * BLOCK - 7)).astype(np.int32)
+    )
     table = np.asarray(policy.logits(tokens))[0]
     logprobs = table - np.logaddexp.reduce(table, -1, keepdims=True)
     got = logprobs[np.arange(tokens.size - 1), tokens[0, 1:]]
@@ -76,22 +84,36 @@ def test_row_longer_than_the_context_is_refused(policy):
 
 
 def test_what_does_not_fit_is_flagged_and_not_written(policy, streams):
-    state = extend(policy, segment(streams, np.zeros(3, int), [60, 7, 0]), init_state(policy, 3, BLOCK))
+    state = extend(
+        policy, segment(streams, np.zeros(3, int), [60, 7, 0]), init_state(policy, 3, BLOCK)
+    )
     fuller = extend(policy, segment(streams, [60, 7, 0], [10, 10, 10]), state)
     assert fuller.overflow.tolist() == [True, False, False]
     assert fuller.length.tolist() == [64, 17, 10]
     for before, after in zip(state.keys, fuller.keys, strict=True):
-        assert (before[0, :, :60] == after[0, :, :60]).all(), "a write that slid back would have overwritten these"
-    with pytest.raises(ContextOverflowError, match=r"rows \[0\] were given more tokens than the cache's capacity of 64"):
+        assert (before[0, :, :60] == after[0, :, :60]).all(), (
+            "a write that slid back would have overwritten these"
+        )
+    with pytest.raises(
+        ContextOverflowError,
+        match=r"rows \[0\] were given more tokens than the cache's capacity of 64",
+    ):
         check_overflow(policy.config, fuller)
 
 
 def test_reserve_moves_up_buckets_and_names_the_context(policy, streams):
-    state = extend(policy, segment(streams, np.zeros(3, int), [60, 7, 0]), init_state(policy, 3, BLOCK))
+    state = extend(
+        policy, segment(streams, np.zeros(3, int), [60, 7, 0]), init_state(policy, 3, BLOCK)
+    )
     assert reserve(policy.config, state, 4) is state
     assert reserve(policy.config, state, 5).capacity == 128
-    assert reserve(policy.config, state, np.array([0, 50, 64])) is state, "a row that takes nothing needs no room"
-    with pytest.raises(ContextOverflowError, match=r"a context of 512 tokens; 513 are needed \(60 in the cache and 453"):
+    assert reserve(policy.config, state, np.array([0, 50, 64])) is state, (
+        "a row that takes nothing needs no room"
+    )
+    with pytest.raises(
+        ContextOverflowError,
+        match=r"a context of 512 tokens; 513 are needed \(60 in the cache and 453",
+    ):
         reserve(policy.config, state, 453)
     with pytest.raises(ValueError, match="at least the present 64"):
         grow(state, 0)
@@ -116,7 +138,9 @@ def test_rewound_state_equals_one_that_never_went_on(policy, streams):
     want = extend(policy, segment(streams, np.zeros(3, int), kept), base)
     longer = extend(policy, segment(streams, np.zeros(3, int), [50, 7, 33]), base)
     cut = truncate(longer, jnp.array(kept))
-    assert np.isnan(np.asarray(cut.hidden)).all(1).tolist() == [True, False, True], "no stale hidden state is left"
+    assert np.isnan(np.asarray(cut.hidden)).all(1).tolist() == [True, False, True], (
+        "no stale hidden state is left"
+    )
     last = np.array([streams[row, n - 1] for row, n in enumerate(kept)])
     again = rewind(policy, longer, jnp.array(kept), last)
     assert again.length.tolist() == kept
@@ -130,5 +154,7 @@ def test_rewound_state_equals_one_that_never_went_on(policy, streams):
 def test_attention_refuses_a_ragged_block():
     q, k = jnp.zeros((1, 1, 1, 4, 8)), jnp.zeros((1, 1, 4, 8))
     cache = jnp.zeros((1, 1, 100, 8))
-    with pytest.raises(ValueError, match=r"capacity: expected a multiple of the block \(64\), got 100"):
+    with pytest.raises(
+        ValueError, match=r"capacity: expected a multiple of the block \(64\), got 100"
+    ):
         attend(q, k, k, Before(cache, cache, jnp.array([3])), block=64)

@@ -40,7 +40,11 @@ def keys():
 
 def params(*, temperature=0.9, stop=(-1,), max_tokens=(BUFFER, 7, 0)):
     return DecodeParams(
-        np.float32(temperature), np.int32(0), np.float32(1), np.array(stop, np.int32), np.array(max_tokens, np.int32)
+        np.float32(temperature),
+        np.int32(0),
+        np.float32(1),
+        np.array(stop, np.int32),
+        np.array(max_tokens, np.int32),
     )
 
 
@@ -56,7 +60,9 @@ def plain(policy, state, keys):
 def test_sampled_logprobs_are_those_of_one_pass(policy, prompts, plain):
     assert [len(row) for row in plain.tokens] == [BUFFER, 7, 0]
     assert plain.stops == ["length"] * 3
-    for prompt, n, tokens, logprobs in zip(prompts, PROMPT, plain.tokens, plain.logprobs, strict=True):
+    for prompt, n, tokens, logprobs in zip(
+        prompts, PROMPT, plain.tokens, plain.logprobs, strict=True
+    ):
         want = naive_logprobs(policy, np.concatenate([prompt[:n], tokens]), 0.9)[n - 1 :]
         np.testing.assert_allclose(logprobs, want, rtol=0, atol=TOLERANCE)
 
@@ -65,10 +71,14 @@ def test_state_holds_what_was_sampled_the_last_token_included(policy, prompts, p
     for row, (prompt, n) in enumerate(zip(prompts, PROMPT, strict=True)):
         stream = np.concatenate([prompt[:n], plain.tokens[row]])
         assert int(plain.state.length[row]) == len(stream)
-        head = plain.state.hidden[row] @ policy.base["unembed"].T  # the adapter's share is in the naive logits too
+        head = (
+            plain.state.hidden[row] @ policy.base["unembed"].T
+        )  # the adapter's share is in the naive logits too
         pair = policy.adapter["unembed"]
         head = head + policy.lora.scale * (plain.state.hidden[row] @ pair["a"].T) @ pair["b"].T
-        np.testing.assert_allclose(head, naive_logits(policy, stream)[-1], rtol=0, atol=10 * TOLERANCE)
+        np.testing.assert_allclose(
+            head, naive_logits(policy, stream)[-1], rtol=0, atol=10 * TOLERANCE
+        )
 
 
 def test_a_stop_token_is_kept_scored_and_fed(policy, state, keys, plain):
@@ -91,7 +101,13 @@ def test_greedy_takes_the_likeliest(policy, prompts, state, keys):
 def test_changing_what_is_traced_compiles_nothing(policy, state, keys, plain):
     compiled = _decode._cache_size()
     generate(policy, state, keys, params(temperature=0.3, max_tokens=(2, 9, 4)), buffer=BUFFER)
-    decode(policy, state, keys, params()._replace(top_k=np.int32(3), top_p=np.float32(0.5)), buffer=BUFFER)
+    decode(
+        policy,
+        state,
+        keys,
+        params()._replace(top_k=np.int32(3), top_p=np.float32(0.5)),
+        buffer=BUFFER,
+    )
     assert _decode._cache_size() == compiled
 
 
@@ -99,7 +115,9 @@ def test_string_stop_ends_at_the_token_that_completes_it(policy, state, keys, pl
     text = spell(plain.tokens[0])
     wanted = text[18:20]  # in the second chunk of tokens
     end = text.index(wanted) + 2
-    got = generate(policy, state, keys, params(), buffer=BUFFER, stop_strings=["??", wanted], decode_text=spell)
+    got = generate(
+        policy, state, keys, params(), buffer=BUFFER, stop_strings=["??", wanted], decode_text=spell
+    )
     assert spell(got.tokens[0]) == text[:end]
     assert got.tokens[1].tolist() == plain.tokens[1].tolist(), "another row is not touched"
     assert got.stops == ["stop", "length", "length"]
@@ -117,15 +135,21 @@ def test_errors_name_the_cure(policy, state, keys):
         decode(policy, state, keys, params(), buffer=8)
     with pytest.raises(ValueError, match="decode_text: needed with stop_strings"):
         generate(policy, state, keys, params(), buffer=BUFFER, stop_strings=["x"])
-    with pytest.raises(ValueError, match=r"rows \[0\] have no hidden state .* rewind instead of truncate"):
+    with pytest.raises(
+        ValueError, match=r"rows \[0\] have no hidden state .* rewind instead of truncate"
+    ):
         generate(policy, truncate(state, jnp.array([3, 5, 9])), keys, params(), buffer=BUFFER)
-    with pytest.raises(ContextOverflowError, match="tiny has a context of 512 tokens; 612 are needed"):
+    with pytest.raises(
+        ContextOverflowError, match="tiny has a context of 512 tokens; 612 are needed"
+    ):
         generate(policy, state, keys, params(max_tokens=(600, 0, 0)), buffer=600)
 
 
 def test_running_out_of_room_is_flagged(policy, prompts, keys):
     tokens = np.resize(prompts, (3, 62))
-    full = extend(policy, Segment(tokens, np.array([62, 10, 10], np.int32)), init_state(policy, 3, 64))
+    full = extend(
+        policy, Segment(tokens, np.array([62, 10, 10], np.int32)), init_state(policy, 3, 64)
+    )
     sample, after = decode(policy, full, keys, params(max_tokens=(9, 9, 0)), buffer=BUFFER)
     assert np.asarray(sample.length).tolist() == [2, 9, 0]
     assert after.overflow.tolist() == [True, False, False]

@@ -17,7 +17,9 @@ def draw():
 
     def run(temperature=1.0, top_k=0, top_p=1.0):
         table = np.broadcast_to(logits, (ROWS, VOCABULARY))
-        tokens, logprobs = compiled(table, uniform, np.float32(temperature), np.int32(top_k), np.float32(top_p))
+        tokens, logprobs = compiled(
+            table, uniform, np.float32(temperature), np.int32(top_k), np.float32(top_p)
+        )
         return np.asarray(tokens), np.asarray(logprobs), logits.astype(np.float64)
 
     yield run
@@ -40,7 +42,15 @@ def kept_by(p, top_k, top_p):
 
 @pytest.mark.parametrize(
     ("temperature", "top_k", "top_p"),
-    [(1.0, 0, 1.0), (0.7, -1, 1.0), (1.0, 5, 1.0), (1.0, 0, 0.6), (1.3, 40, 0.5), (1.0, 1, 1.0), (1.0, 0, 1e-6)],
+    [
+        (1.0, 0, 1.0),
+        (0.7, -1, 1.0),
+        (1.0, 5, 1.0),
+        (1.0, 0, 0.6),
+        (1.3, 40, 0.5),
+        (1.0, 1, 1.0),
+        (1.0, 0, 1e-6),
+    ],
 )
 def test_uniform_numbers_spread_evenly_give_the_distribution(draw, temperature, top_k, top_p):
     tokens, logprobs, logits = draw(temperature, top_k, top_p)
@@ -49,7 +59,9 @@ def test_uniform_numbers_spread_evenly_give_the_distribution(draw, temperature, 
     got = np.bincount(tokens, minlength=VOCABULARY) / ROWS
     # Evenly spaced numbers hit an interval as often as its length says, to within one.
     assert np.abs(got - want).max() <= 1.01 / ROWS
-    np.testing.assert_allclose(logprobs, np.log(full[tokens]), rtol=0, atol=1e-5, err_msg="of the whole distribution")
+    np.testing.assert_allclose(
+        logprobs, np.log(full[tokens]), rtol=0, atol=1e-5, err_msg="of the whole distribution"
+    )
 
 
 def test_zero_temperature_takes_the_likeliest_and_scores_it_unscaled(draw):

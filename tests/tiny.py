@@ -98,7 +98,10 @@ def relative_difference(got: Any, want: Any) -> float:
 
 def tiny_tokenizer() -> Tokenizer:
     """A vocabulary of single ASCII characters and ChatML's control tokens; a random policy hits digits and stops."""
-    alphabet = [chr(code) for code in range(33, 127)] + ["Ġ", "Ċ"]  # a space and a newline, as byte-level BPE writes them
+    alphabet = [chr(code) for code in range(33, 127)] + [
+        "Ġ",
+        "Ċ",
+    ]  # a space and a newline, as byte-level BPE writes them
     tokenizer = Tokenizer(models.BPE({character: i for i, character in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -33,7 +33,9 @@ def bench_policy() -> Policy:
     return tiny_policy(jnp.float32, config=CONFIG, lora=LoraConfig(rank=8, alpha=16.0))
 
 
-def paired(first: Callable[[], Any], second: Callable[[], Any], *, runs: int = 5) -> dict[str, float]:
+def paired(
+    first: Callable[[], Any], second: Callable[[], Any], *, runs: int = 5
+) -> dict[str, float]:
     """Times two functions in turn, A B A B, after a run of each that compiles: medians, in seconds, and the ratio A/B."""
     seconds: tuple[list[float], list[float]] = ([], [])
     for function in (first, second):

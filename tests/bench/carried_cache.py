@@ -13,7 +13,11 @@ TURNS, TOKENS, ROWS = 16, 64, 4
 def main() -> None:
     """Measures 16 turns of 64 tokens in 4 rows."""
     policy = bench_policy()
-    stream = np.random.default_rng(0).integers(0, CONFIG.vocab_size, (ROWS, TURNS * TOKENS)).astype(np.int32)
+    stream = (
+        np.random.default_rng(0)
+        .integers(0, CONFIG.vocab_size, (ROWS, TURNS * TOKENS))
+        .astype(np.int32)
+    )
     empty = init_state(policy, ROWS, bucket(stream.shape[1]))
 
     def carried():
@@ -30,11 +34,19 @@ def main() -> None:
             size = bucket(turn * TOKENS)
             tokens = np.zeros((ROWS, size), np.int32)
             tokens[:, : turn * TOKENS] = stream[:, : turn * TOKENS]
-            hidden = extend(policy, Segment(tokens, np.full(ROWS, turn * TOKENS, np.int32)), empty).hidden
+            hidden = extend(
+                policy, Segment(tokens, np.full(ROWS, turn * TOKENS, np.int32)), empty
+            ).hidden
         return hidden
 
     np.testing.assert_allclose(carried(), again(), atol=1e-4)
-    report("carried_cache", turns=TURNS, tokens_a_turn=TOKENS, rows=ROWS, **paired(again, carried, runs=3))
+    report(
+        "carried_cache",
+        turns=TURNS,
+        tokens_a_turn=TOKENS,
+        rows=ROWS,
+        **paired(again, carried, runs=3),
+    )
 
 
 if __name__ == "__main__":

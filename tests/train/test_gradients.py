@@ -195,7 +195,9 @@ def test_comparison_sees_a_write_that_clamps(monkeypatch):
     policy, batch = tiny_policy(), random_batch([64, 64], 64)
     init_state = mintjax.train.segment_scan.init_state
     monkeypatch.setattr(
-        mintjax.train.segment_scan, "init_state", lambda policy, rows, _: init_state(policy, rows, 64)
+        mintjax.train.segment_scan,
+        "init_state",
+        lambda policy, rows, _: init_state(policy, rows, 64),
     )
     reference = gradients(policy, batch, ImportanceSampling())[0]
 

@@ -155,9 +155,7 @@ def test_nan_loss_stops_the_run_and_keeps_what_it_had(tmp_path, parts, monkeypat
 def test_wrong_vocabulary_is_refused_before_a_directory_is_made(tmp_path, parts):
     policy, _ = parts
     small = policy.replace(base=policy.base | {"embed": policy.base["embed"][:90]})
-    small = small.replace(
-        config=small.config.__class__(**{**vars(small.config), "vocab_size": 90})
-    )
+    small = small.replace(config=small.config.__class__(**{**vars(small.config), "vocab_size": 90}))
     with pytest.raises(
         ValueError, match=r"tokenizer: it has 99 tokens, and the model .* embeddings for 90"
     ):

@@ -28,7 +28,9 @@ def test_terms_are_those_of_the_definition(loss, formula):
     logprobs, weights, advantages, sampler = rng.standard_normal((4, 100)).astype(np.float32)
     inputs = LossInputs(*map(jnp.asarray, (np.ones(100, np.float32), weights, advantages, sampler)))
     got = loss(jnp.asarray(logprobs), inputs)
-    np.testing.assert_allclose(got, formula(logprobs, weights, advantages, sampler), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        got, formula(logprobs, weights, advantages, sampler), rtol=1e-5, atol=1e-6
+    )
 
 
 def slope(policy, batch, loss, plan, direction):
@@ -53,18 +55,28 @@ def test_gradient_is_the_slope_of_the_loss(name, plan):
         # Ratios near 1, some past either bound, none so close to one that the step crosses it.
         _, found = gradients(policy, batch, loss, plan)
         shift = np.random.default_rng(1).choice([-0.5, -0.1, 0.1, 0.5], batch.mask.shape)
-        batch = batch._replace(logprobs=np.where(batch.mask > 0, np.nan_to_num(found.logprobs) + shift, 0))
+        batch = batch._replace(
+            logprobs=np.where(batch.mask > 0, np.nan_to_num(found.logprobs) + shift, 0)
+        )
         grads, _ = gradients(policy, batch, loss, plan)
         norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
         direction = jax.tree.map(lambda g: g / norm, grads)
-        assert slope(policy, batch, loss, plan, direction) == pytest.approx(float(norm), rel=SLOPE_TOLERANCE)
+        assert slope(policy, batch, loss, plan, direction) == pytest.approx(
+            float(norm), rel=SLOPE_TOLERANCE
+        )
 
 
 def test_masked_tokens_add_nothing_whatever_stands_there():
     policy, batch = tiny_policy(), random_batch([40, 33], 40)
     padded = np.where(batch.mask > 0, batch.logprobs, -1e30).astype(np.float32)
-    junk = batch._replace(logprobs=padded, advantages=batch.advantages + np.where(batch.mask > 0, 0, 1e30).astype(np.float32))
+    junk = batch._replace(
+        logprobs=padded,
+        advantages=batch.advantages + np.where(batch.mask > 0, 0, 1e30).astype(np.float32),
+    )
     for loss in (ImportanceSampling(), Ppo()):
-        (grads, found), (clean, want) = gradients(policy, junk, loss), gradients(policy, batch, loss)
+        (grads, found), (clean, want) = (
+            gradients(policy, junk, loss),
+            gradients(policy, batch, loss),
+        )
         assert float(found.loss) == float(want.loss)
         assert all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), grads, clean)))
