@@ -39,8 +39,29 @@ def sample_tokens(
     token = jnp.where(greedy, jnp.argmax(logits, -1), _invert_cumulative(kept, uniform)).astype(
         jnp.int32
     )
-    chosen = jnp.take_along_axis(scaled, token[:, None], 1)[:, 0]
-    return token, chosen - jax.nn.logsumexp(scaled, -1)
+    return token, log_probability(scaled, token)
+
+
+def log_probability(logits: Float[Array, "P V"], tokens: Int[Array, " P"]) -> Float[Array, " P"]:
+    """Log probability of one token a row; the sampler and the losses both score with this function.
+
+    The greatest logit is taken off first: logits of some tens are spaced by 2e-6 in float32, and a log probability that
+    was their difference with a logsumexp as large would carry that spacing.
+
+    Args:
+        logits: one row a token, divided by the temperature.
+        tokens: ids.
+
+    Returns:
+        Log probabilities in the dtype of the logits.
+
+    Example:
+        >>> log_probability(jnp.zeros((1, 4)), jnp.array([2]))  # -log(4)
+    """
+    # Stopped once, for both uses of it: stopped in one of them alone, the value is the same and the gradient is wrong.
+    shifted = logits - lax.stop_gradient(logits.max(-1, keepdims=True))
+    chosen = jnp.take_along_axis(shifted, tokens[:, None], 1)[:, 0]
+    return chosen - jnp.log(jnp.exp(shifted).sum(-1))
 
 
 def _keep_likely(

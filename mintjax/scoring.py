@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from mintjax.models.dense import unembed
 from mintjax.policy import Policy
+from mintjax.sampling import log_probability
 
 _CHUNK = 128  # positions whose logits are held at a time
 
@@ -50,7 +51,6 @@ def token_logprobs(
     def score(chunk: tuple[Array, Array]) -> Array:
         hidden, tokens = chunk
         logits = unembed(policy.lora, policy.base, policy.adapter, hidden) / temperature
-        chosen = jnp.take_along_axis(logits, tokens[:, None], 1)[:, 0]
-        return chosen - jax.nn.logsumexp(logits, -1)
+        return log_probability(logits, tokens)
 
     return jax.lax.map(score, (rows, labels)).reshape(-1)[: tokens.size].reshape(tokens.shape)

@@ -267,7 +267,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """When the policy is evaluated. An evaluation decodes greedily, one episode a prompt."""
+    """When the policy is evaluated: greedily, on as many tasks as a step has episodes."""
 
     at_start: bool = True
     """Evaluate before the first step."""

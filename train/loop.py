@@ -239,8 +239,10 @@ class _Loop:
         return episodes, rollout_metrics(episodes, stats)
 
     def _evaluate(self, step: int, policy: Policy) -> dict[str, float]:
-        """Greedy episodes of the first step's tasks."""
-        tasks = self.config.environment.tasks(0, self.config.rollout.groups, self.config.seed)
+        """Greedy episodes of the first tasks: as many as a step has episodes, so that nothing more is compiled."""
+        options = self.config.rollout
+        count = options.groups * options.group_size
+        tasks = self.config.environment.tasks(0, count, self.config.seed)
         with self._phase("evaluation"):
             episodes, metrics = self._sample(policy, tasks, step, greedy=True)
             write_rows(self.directory.evaluation(step), episode_rows(step, episodes))
