@@ -66,8 +66,11 @@ def run_segment(
         before = Before(state.keys[i], state.values[i], state.length)
         out = attend(q, k, v, before, block=block).out
         residual = finish_layer(config, lora, weights, adapter, residual, out)
-        keys.append(write(state.keys[i], k, slots))
-        values.append(write(state.values[i], v, slots))
+        # Nothing but this sum tells the compiler that the cache is read before it is written; without it, on CPU, a
+        # loop over this function copies every buffer at every step.
+        read_first = 0 * out.reshape(-1)[0]
+        keys.append(write(state.keys[i], k + read_first, slots))
+        values.append(write(state.values[i], v + read_first, slots))
     hidden = final_norm(config, policy.base, residual)
     last = jnp.take_along_axis(hidden, jnp.maximum(length - 1, 0)[:, None, None], 1)[:, 0]
     end = state.length + length

@@ -37,9 +37,10 @@ def test_a_perfect_episode():
 
 
 def test_the_worked_example_is_a_solved_turn():
-    opening, _ = play(CountDown(worked_example=True), 9, [])
+    opening, _ = play(CountDown(worked_example=4), 9, [])
     assert [message["role"] for message in opening] == ["system", "user", "assistant", "user"]
     number = int(opening[1]["content"].removeprefix("Start from "))
+    assert number == 4
     assert grade(opening[2]["content"], number, ended=True) == 1
 
 
@@ -107,7 +108,7 @@ def test_tasks_depend_on_seed_and_step_alone():
 
 def test_the_config_is_registered_and_makes_the_environment():
     assert EnvironmentConfig.get_choice_class("count_down") is CountDownConfig
-    environment = CountDownConfig(turns=1, numbers=(1, 2), worked_example=True).make()
+    environment = CountDownConfig(turns=1, numbers=(1, 2), worked_example=4).make()
     opening, steps = play(environment, 2, ["2, 1"])
     assert len(opening) == 4
     assert steps[0].done

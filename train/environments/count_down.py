@@ -14,7 +14,6 @@ from mintjax.types import Message
 SYSTEM = "Count down from the given number."
 PARTIAL_CREDIT = 0.9  # of the similarity, so that nothing but the exact reply earns 1
 CUT_PENALTY = 0.1  # for a reply that did not end by itself
-_WORKED_NUMBER = 4
 
 
 class CountDown:
@@ -31,12 +30,12 @@ class CountDown:
         1.0
     """
 
-    def __init__(self, turns: int = 3, worked_example: bool = False) -> None:
+    def __init__(self, turns: int = 3, worked_example: int = 0) -> None:
         """Make an environment.
 
         Args:
             turns: numbers asked for in one episode.
-            worked_example: whether the conversation opens with one solved turn.
+            worked_example: the conversation opens with one solved turn from this number; 0 is none.
 
         Raises:
             ValueError: where ``turns`` is less than 1.
@@ -69,8 +68,8 @@ class CountDown:
         self._start, self._turn = task, 0
         messages: list[Message] = [{"role": "system", "content": SYSTEM}]
         if self._worked_example:
-            answer: Message = {"role": "assistant", "content": expected_reply(_WORKED_NUMBER)}
-            messages += [_request(_WORKED_NUMBER), answer]
+            answer: Message = {"role": "assistant", "content": expected_reply(self._worked_example)}
+            messages += [_request(self._worked_example), answer]
         return [*messages, _request(task)]
 
     async def step(self, assistant: AssistantMessage) -> Step:
@@ -101,13 +100,15 @@ class CountDownConfig(EnvironmentConfig):
     """Lowest and highest number that an episode starts from."""
     turns: int = 3
     """Counts asked for in one episode; each starts one lower than the last."""
-    worked_example: bool = False
-    """Open every conversation with one solved turn."""
+    worked_example: int = 0
+    """Open every conversation with one solved turn that counts down from this number; 0 is none."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         low, high = self.numbers
         require(self.turns >= 1, "environment.turns", "at least 1", self.turns)
+        worked = self.worked_example
+        require(worked >= 0, "environment.worked_example", "at least 0", worked)
         require(
             self.turns <= low <= high,
             "environment.numbers",
