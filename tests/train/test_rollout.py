@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from mintjax.adapters import LoraConfig, init_adapter
+from mintjax.adapters import LoraConfig
 from mintjax.cache import ContextOverflowError
 from mintjax.extension import forward
 from mintjax.models.config import ModelConfig
-from mintjax.models.dense import init_weights
-from mintjax.policy import Policy
 from mintjax.renderers import get_renderer
 from mintjax.train.environment import Step
 from mintjax.train.rollout import RolloutSettings, collect, rollout
 from mintjax.train.sampler import Sampler
 from mintjax.types import Segment
+from tests.tiny import tiny_policy
 
 LOGPROB_TOLERANCE = 1e-5
 CHARACTERS = (
@@ -52,10 +51,8 @@ def policy(tokenizer):
         context=512,
         tied_head=False,
     )
-    lora = LoraConfig(rank=2, alpha=4.0)
-    key = jax.random.key(0)
-    base, adapter = init_weights(config, key), init_adapter(config, lora, key)
-    return Policy(config, lora, base, adapter, jnp.int32(7))
+    made = tiny_policy(config=config, lora=LoraConfig(rank=2, alpha=4.0))
+    return made.replace(version=jnp.int32(7))
 
 
 def say(text, role="user"):
