@@ -105,8 +105,9 @@ def _pick(index: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.where(index >= 0, np.asarray(x).reshape(-1)[index], 0).astype(x.dtype)
 
 
-def _padded(count: int) -> int:
-    return _POSITIONS << max(0, -(-count // _POSITIONS) - 1).bit_length()
+def _padded(count: int, most: int) -> int:
+    """The number of positions that ``count`` are padded to; there are no more than ``most``."""
+    return min(most, _POSITIONS << max(0, -(-count // _POSITIONS) - 1).bit_length())
 
 
 class _Rows(NamedTuple):
@@ -118,7 +119,7 @@ def _packed_arguments(batch: Batch, trained: np.ndarray) -> tuple[_Rows, np.ndar
     """Rows padded to the attention block, and for every scored position its index in the batch (-1 on padding)."""
     size = batch.tokens.shape[1]
     padding = -size % block_of(size)
-    index = np.full(_padded(trained.size), -1)
+    index = np.full(_padded(trained.size, batch.tokens.size), -1)
     index[: trained.size] = trained
     positions = np.where(index >= 0, index + index // size * padding, 0).astype(np.int32)
     return _Rows(np.pad(batch.tokens, ((0, 0), (0, padding))), positions), index
@@ -136,7 +137,8 @@ def _segment_arguments(
     length = np.clip(batch.length[None] - start, 0, segment).astype(np.int32)
     row, column = np.divmod(trained, size)
     owner = column // segment
-    index = np.full((steps, _padded(int(np.bincount(owner, minlength=1).max()))), -1)
+    count = _padded(int(np.bincount(owner, minlength=1).max()), batch_size * segment)
+    index = np.full((steps, count), -1)
     positions = np.zeros(index.shape, np.int32)
     for t in range(steps):
         here = np.flatnonzero(owner == t)
