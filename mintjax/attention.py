@@ -7,9 +7,10 @@ Queries of a segment see the first ``prefix`` slots of a row's cache, and their 
     query 1   1 1 1 |     1 1 0
     query 2   1 1 1 |     1 1 1
 
-The cache is read in blocks up to the longest prefix of the batch, never up to its capacity, with a running softmax
-(Milakov and Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135), and the backward pass adds what flows to the
-cache into buffers that it is given. Both loops have a traced length: neither is ever differentiated by JAX.
+A large cache is read in blocks up to the longest prefix of the batch, never up to its capacity, with a running softmax
+(Milakov and Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135); a small one is one block (:func:`block_of`).
+The backward pass adds what flows to the cache into buffers that it is given. The loops over blocks have a traced length:
+they are never differentiated by JAX.
 
 Letters: B rows, K key heads, G query heads a key head, S segment, N capacity, H head size.
 """
