@@ -25,9 +25,8 @@ from tests.transformers_models import (
 )
 
 LOGITS_ATOL = 1e-4
-# SmolLM2's logits reach 38. Summed in float32 in two orders they part by more than LOGITS_ATOL here and
-# there, as transformers' own do from its float64; so float64 is held to LOGITS_ATOL, and float32 to it on
-# average, to this at worst, and to a relative norm.
+# SmolLM2's logits reach 38. At the highest precision they are held to LOGITS_ATOL; the long float32 sums of the
+# default one to it on average, to this at worst, and to a relative norm.
 SMOLLM2_ATOL = 5e-4
 SMOLLM2_RTOL = 1e-5
 SMOLLM2 = "smollm2-135m-instruct"
@@ -134,7 +133,11 @@ def test_real_smollm2(smollm2):
     prompt, reply = tokenizer.encode(PROMPT).ids, tokenizer.encode(REPLY).ids
     tokens = np.array([prompt + reply])
     policy = load_policy(SMOLLM2)
+    with jax.default_matmul_precision("highest"):
+        exact = np.asarray(policy.logits(jnp.asarray(tokens)))
     got, expected = np.asarray(policy.logits(jnp.asarray(tokens))), logits(smollm2, tokens)
+    assert exact.dtype == np.float32
+    assert np.abs(exact - expected).max() < LOGITS_ATOL
     assert np.abs(got - expected).mean() < LOGITS_ATOL
     assert np.abs(got - expected).max() < SMOLLM2_ATOL
     assert np.linalg.norm(got - expected) < SMOLLM2_RTOL * np.linalg.norm(expected)

@@ -1,5 +1,6 @@
 """The real model: its sampler's log probabilities are its trainer's."""
 
+import jax
 import numpy as np
 
 import mintjax
@@ -11,11 +12,12 @@ from mintjax.train.gradients import gradients
 from mintjax.train.losses import ImportanceSampling
 from mintjax.train.rollout import RolloutSettings, rollout
 
-# Of two ways to sum some hundred products in float32, token by token and row by row, through 30 layers.
-MAXIMUM, MEAN = 1e-4, 1e-5
+# Of two ways to sum products in float32, token by token and row by row, through 30 layers.
+MAXIMUM, MEAN = 1e-4, 3e-6
 NAME = "smollm2-135m-instruct"
 
 
+@jax.default_matmul_precision("highest")
 def test_sampled_logprobs_are_the_trainers():
     policy, tokenizer = mintjax.load_policy(NAME), mintjax.load_tokenizer(NAME)
     settings = RolloutSettings(group_size=2, max_tokens=16, max_turns=3, capacity=128)
