@@ -1,8 +1,10 @@
 """The state that a conversation carries between turns: its decode cache, and the hidden state at its end."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Int32
 
 from mintjax.attention import BLOCK
@@ -108,6 +110,31 @@ def grow(state: State, capacity: int) -> State:
     return state.replace(
         keys=tuple(jnp.pad(x, pad) for x in state.keys),
         values=tuple(jnp.pad(x, pad) for x in state.values),
+    )
+
+
+@jax.jit
+def take_rows(state: State, rows: Int[ArrayLike, " R"]) -> State:
+    """The state of R conversations that each go on from one of a state's rows: a row may be taken often, or never.
+
+    Args:
+        state: any state.
+        rows: which rows, in the order they are to have.
+
+    Returns:
+        A state of its own; the given one can still be used.
+
+    Example:
+        >>> samples = take_rows(prompt, np.zeros(8, int))  # eight conversations from one prompt
+    """
+    rows = jnp.asarray(rows)
+    return State(
+        keys=tuple(x[rows] for x in state.keys),
+        values=tuple(x[rows] for x in state.values),
+        length=state.length[rows],
+        hidden=state.hidden[rows],
+        version=state.version,
+        overflow=state.overflow[rows],
     )
 
 

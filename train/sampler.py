@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32, Int, Int32, Key
 
-from mintjax.cache import State, bucket, init_state, reserve
+from mintjax.cache import State, bucket, init_state, reserve, take_rows
 from mintjax.decoding import DecodeParams
 from mintjax.extension import extend
 from mintjax.generation import generate
@@ -56,12 +56,14 @@ class RolloutStats(NamedTuple):
 
     Attributes:
         prefilled_tokens: tokens that were fed without being sampled; each is fed once, in the turn that brings it.
+        shared_tokens: tokens that were not fed at all, since another conversation began with the same ones.
         sampled_tokens: tokens that were sampled.
         cache_growths: how often the cache moved to a larger bucket.
         capacity: tokens that a row of the cache has room for at the end; 0 where nothing was fed.
     """
 
     prefilled_tokens: int
+    shared_tokens: int
     sampled_tokens: int
     cache_growths: int
     capacity: int
@@ -82,13 +84,13 @@ class Sampler:
         self._policy, self._renderer, self._sampling = policy, renderer, sampling
         self._lengths = np.zeros(batch, np.int64)
         self._state: State | None = None
-        self._prefilled = self._sampled = self._growths = 0
+        self._prefilled = self._shared = self._sampled = self._growths = 0
 
     @property
     def stats(self) -> RolloutStats:
         """What the turns so far cost."""
         capacity = self._state.capacity if self._state is not None else 0
-        return RolloutStats(self._prefilled, self._sampled, self._growths, capacity)
+        return RolloutStats(self._prefilled, self._shared, self._sampled, self._growths, capacity)
 
     def room(self, row: int, news: Sequence[int]) -> int:
         """How many tokens the row can sample after ``news``; below 1 where the model's context does not hold them."""
@@ -116,9 +118,8 @@ class Sampler:
         fed = np.array([len(ids) for ids in news])
         room = np.array([self.room(row, ids) for row, ids in enumerate(news)])
         budget = np.where(fed > 0, np.minimum(room, self._sampling.max_tokens), 0)
-        segment = to_segment(news)
         need = np.where(fed > 0, fed + np.maximum(budget, 1), 0)
-        state = extend(self._policy, segment, self._reserve(need), donate=True)
+        state = self._begin(news, need) if self._state is None else self._go_on(news, need)
         tokenizer = self._renderer.tokenizer
         generated = generate(
             self._policy,
@@ -139,20 +140,32 @@ class Sampler:
             replies[row] = Reply(generated.tokens[row], generated.logprobs[row], stop)
         sampled = np.array([len(ids) for ids in generated.tokens])
         self._lengths += fed + sampled
-        self._prefilled += int(fed.sum())
         self._sampled += int(sampled.sum())
         return replies
 
-    def _reserve(self, tokens: Int[np.ndarray, " B"]) -> State:
-        """The state with room for so many more tokens in each row."""
+    def _begin(self, news: Sequence[Sequence[int]], need: Int[np.ndarray, " B"]) -> State:
+        """The state after the first turn's tokens; those that several conversations begin with are fed once."""
         config = self._policy.config
-        if self._state is None:
-            capacity = bucket(max(int(tokens.max()), self._sampling.capacity))
-            capacity = min(capacity, config.context)
-            return reserve(config, init_state(self._policy, len(tokens), capacity), tokens)
-        state = reserve(config, self._state, tokens)
+        distinct = list(dict.fromkeys(map(tuple, news)))
+        rows = [distinct.index(tuple(ids)) for ids in news]
+        capacity = min(bucket(max(int(need.max()), self._sampling.capacity)), config.context)
+        # Another number of rows is another program: tasks that happen to be equal must not bring one.
+        padded = min(len(news), 1 << (len(distinct) - 1).bit_length())
+        state = reserve(config, init_state(self._policy, padded, capacity), int(need.max()))
+        segment = to_segment([*distinct, *[()] * (padded - len(distinct))])
+        state = extend(self._policy, segment, state, donate=True)
+        fed = sum(map(len, distinct))
+        self._prefilled += fed
+        self._shared += sum(map(len, news)) - fed
+        return state if len(distinct) == len(news) else take_rows(state, np.array(rows))
+
+    def _go_on(self, news: Sequence[Sequence[int]], need: Int[np.ndarray, " B"]) -> State:
+        """The state after another turn's tokens."""
+        assert self._state is not None
+        state = reserve(self._policy.config, self._state, need)
         self._growths += state.capacity > self._state.capacity
-        return state
+        self._prefilled += sum(map(len, news))
+        return extend(self._policy, to_segment(news), state, donate=True)
 
     def _params(self, budget: Int[np.ndarray, " B"]) -> DecodeParams:
         """The sampling as the decoder takes them."""

@@ -4,7 +4,9 @@ from mintjax.train.rollout_metrics import rollout_metrics
 from mintjax.train.sampler import RolloutStats
 
 TOLERANCE = 1e-12
-STATS = RolloutStats(prefilled_tokens=30, sampled_tokens=20, cache_growths=1, capacity=128)
+STATS = RolloutStats(
+    prefilled_tokens=30, shared_tokens=10, sampled_tokens=20, cache_growths=1, capacity=128
+)
 
 
 def test_figures_counted_by_hand(make_episode):
@@ -39,6 +41,7 @@ def test_figures_counted_by_hand(make_episode):
             "stop/overflow": 1 / 5,
             "env/exact": 2 / 3,
             "rollout/prefilled_tokens": 30,
+            "rollout/shared_tokens": 10,
             "rollout/sampled_tokens": 20,
             "rollout/cache_growths": 1,
             "rollout/capacity": 128,
