@@ -20,6 +20,7 @@ from mintjax.renderers import get_renderer
 from mintjax.renderers.tokenizer import adapt
 from mintjax.train import checkpoints, plots
 from mintjax.train.advantages import Advantages
+from mintjax.train.compiles import Compiles, counted_compiles, keep_compiled
 from mintjax.train.config import TrainConfig
 from mintjax.train.durable import write_atomic, write_rows
 from mintjax.train.invocation import record_invocation
@@ -49,6 +50,7 @@ def run(config: TrainConfig, *, overwrite: bool = False) -> TrainState:
     Example:
         >>> run(load_config("count_down", ["steps=2"]))
     """
+    keep_compiled()
     model = config.model
     policy = load_policy(
         model.name,
@@ -95,6 +97,7 @@ def train(
         open_run(config, overwrite=overwrite) as directory,
         stop_requests() as stop,
         report(directory.log, config.steps) as reporter,
+        counted_compiles() as compiles,
     ):
         record_invocation(directory, seed=config.seed, devices=[str(d) for d in jax.devices()])
         train_state = init_train_state(policy, optimizer(config))
@@ -105,6 +108,7 @@ def train(
             directory,
             reporter,
             stop,
+            compiles,
             _origin(config, policy, tokenizer),
         )
         return loop.run(train_state)
@@ -124,6 +128,7 @@ class _Loop:
     directory: RunDirectory
     reporter: Reporter
     stop: StopRequest
+    compiles: Compiles
     origin: dict[str, str]
     times: dict[str, float] = field(default_factory=dict)
 
@@ -214,6 +219,7 @@ class _Loop:
         seconds = time.perf_counter() - start
         tokens = metrics["rollout/prefilled_tokens"] + metrics["rollout/sampled_tokens"]
         metrics |= {f"time/{name}": value for name, value in self.times.items()}
+        metrics |= self.compiles.take()
         metrics |= {"time/step": seconds, "perf/tokens_per_second": tokens / seconds}
         row = append_metrics(self.directory.metrics, step, metrics)
         self.reporter.step(row)

@@ -74,6 +74,15 @@ def test_killed_and_terminated_runs_repeat_the_unbroken_one(tmp_path):
         assert broken.rollouts(step).read_bytes() == unbroken.rollouts(step).read_bytes()
 
 
+def test_one_step_meets_every_shape_and_a_second_run_compiles_nothing(tmp_path):
+    for name in ("first", "second"):
+        finish(start(tmp_path, name))
+        rows = read_metrics(RunDirectory(tmp_path / name).metrics)
+        assert rows[0]["perf/compiles"] > 0
+        assert sum(row["perf/compiles"] for row in rows[1:]) == 0
+    assert sum(row["perf/compile_cache_misses"] for row in rows) == 0
+
+
 @pytest.fixture(scope="module")
 def parts():
     return tiny_parts()
