@@ -181,8 +181,10 @@ def _segment_backward(
         def pull(cotangent: Array, d_keys: Array, d_values: Array):
             d_end, d_residual, d_out = pull_end(cotangent)
             grads = attend_backward(q, k, v, before, attended, d_out, d_keys, d_values, block=block)
-            # Every later segment has added to the slots of this one by now.
-            d_k, d_v = grads.k + read(d_keys, slots), grads.v + read(d_values, slots)
+            # Every later segment has added to the slots of this one by now. They are read where the attention has
+            # left them, though it has not touched them: read before it, the buffers would be copied at every step.
+            assert grads.keys is not None and grads.values is not None  # given, so returned
+            d_k, d_v = grads.k + read(grads.keys, slots), grads.v + read(grads.values, slots)
             d_q_k_v = tuple(
                 d.astype(x.dtype) for d, x in zip((grads.q, d_k, d_v), q_k_v, strict=True)
             )
