@@ -27,9 +27,12 @@ __all__ = [
     "DecodeParams",
     "Message",
     "Policy",
+    "RequestFailedError",
     "Segment",
+    "ServiceClient",
     "State",
     "__version__",
+    "client",
     "decode",
     "extend",
     "forward",
@@ -42,7 +45,7 @@ __all__ = [
     "truncate",
     "types",
 ]
-_SUBMODULES = ("renderers", "train", "types")
+_SUBMODULES = ("client", "renderers", "train", "types")
 _HOMES = {
     "Message": "types",
     "Segment": "types",
@@ -57,11 +60,14 @@ _HOMES = {
     "generate": "generation",
     "load_policy": "loading",
     "load_tokenizer": "loading",
+    "ServiceClient": "client",
+    "RequestFailedError": "client",
 }
 
 if TYPE_CHECKING:
-    from mintjax import renderers, train, types
+    from mintjax import client, renderers, train, types
     from mintjax.cache import State, init_state, truncate
+    from mintjax.client import RequestFailedError, ServiceClient
     from mintjax.decoding import DecodeParams, decode
     from mintjax.extension import extend, forward
     from mintjax.generation import generate

@@ -190,7 +190,31 @@ def check_overflow(config: ModelConfig, state: State) -> None:
         )
 
 
-def truncate(state: State, length: Int[Array, " B"]) -> State:
+@jax.jit
+def take_rows(state: State, rows: Int[ArrayLike, " R"]) -> State:
+    """Rows of a state as a state of their own: one to keep, or one repeated to sample it several times.
+
+    Args:
+        state: any state.
+        rows: which rows, in the order that they shall have; any of them several times.
+
+    Returns:
+        A state of R rows in memory of its own.
+
+    Example:
+        >>> four = take_rows(state, np.zeros(4, int))
+    """
+    rows = jnp.asarray(rows)
+    return state.replace(
+        keys=tuple(x[rows] for x in state.keys),
+        values=tuple(x[rows] for x in state.values),
+        length=state.length[rows],
+        hidden=state.hidden[rows],
+        overflow=state.overflow[rows],
+    )
+
+
+def truncate(state: State, length: Int[ArrayLike, " B"]) -> State:
     """Forgets the tokens of each row at and past ``length``. Pure, and free: nothing is moved.
 
     The hidden state of a row that got shorter is nan until its last kept token is fed again: truncate to one less and
@@ -206,6 +230,6 @@ def truncate(state: State, length: Int[Array, " B"]) -> State:
     Example:
         >>> state = truncate(state, state.length - 1)
     """
-    length = jnp.minimum(state.length, jnp.maximum(jnp.asarray(length, jnp.int32), 0))
-    shorter = length < state.length
-    return state.replace(length=length, hidden=jnp.where(shorter[:, None], jnp.nan, state.hidden))
+    kept = jnp.minimum(state.length, jnp.maximum(jnp.asarray(length, jnp.int32), 0))
+    shorter = kept < state.length
+    return state.replace(length=kept, hidden=jnp.where(shorter[:, None], jnp.nan, state.hidden))

@@ -1,6 +1,7 @@
 """Extending a state by a segment: every token is run once, against the cache of all before it."""
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from mintjax.cache import State, bucket, init_state
 from mintjax.models.dense import embed, final_norm, finish_layer, queries_keys_values
 from mintjax.models.rope import rope_tables
 from mintjax.policy import Policy
-from mintjax.scoring import predictors, token_logprobs
+from mintjax.scoring import predictors, token_logprobs, top_logprobs
 from mintjax.types import Segment
 
 
@@ -132,6 +133,49 @@ def extend(policy: Policy, segment: Segment, state: State, *, donate: bool = Fal
         >>> state = extend(policy, Segment(tokens, length), init_state(policy, 1, 256))
     """
     return (_extend_donated if donate else _extend)(policy, segment, state)
+
+
+class TopLogprobs(NamedTuple):
+    """The likeliest tokens at each place of a segment, likeliest first; without meaning where ``logprobs`` are nan.
+
+    Attributes:
+        tokens: int32 ``[B, S, k]``.
+        logprobs: ``[B, S, k]``; nan at a conversation's first token and on padding.
+    """
+
+    tokens: Int[Array, "B S k"]
+    logprobs: Float[Array, "B S k"]
+
+
+@partial(jax.jit, static_argnames="k")
+def forward_top(
+    policy: Policy, segment: Segment, state: State, *, k: int
+) -> tuple[Float[Array, "B S"], TopLogprobs, State]:
+    """What :func:`forward` returns at temperature 1, and the likeliest tokens at each place.
+
+    Args:
+        policy: the model.
+        segment: tokens ``[B, S]`` and real lengths ``[B]``.
+        state: what comes before, with room.
+        k: how many likeliest tokens; static.
+
+    Returns:
+        Log probabilities of the segment's own tokens, the likeliest, and the state after the segment.
+
+    Example:
+        >>> logprobs, top, state = forward_top(policy, segment, init_state(policy, 1, 256), k=5)
+    """
+    hidden, after = run_segment(policy, segment, state)
+    scored_by = predictors(state.hidden, hidden)
+    tokens = jnp.asarray(segment.tokens)
+    logprobs = token_logprobs(policy, scored_by, tokens)
+    ids, best = top_logprobs(policy, scored_by.reshape(-1, scored_by.shape[-1]), k)
+    real = jnp.arange(tokens.shape[1]) < jnp.asarray(segment.length)[:, None]
+    top = TopLogprobs(
+        ids.reshape(*tokens.shape, k),
+        jnp.where(real[..., None], best.reshape(*tokens.shape, k), jnp.nan),
+    )
+    return jnp.where(real, logprobs, jnp.nan), top, after
 
 
 @jax.jit

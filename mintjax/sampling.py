@@ -42,8 +42,10 @@ def sample_tokens(
     return token, log_probability(scaled, token)
 
 
-def log_probability(logits: Float[Array, "P V"], tokens: Int[Array, " P"]) -> Float[Array, " P"]:
-    """Log probability of one token a row; the sampler and the losses both score with this function.
+def log_probability(
+    logits: Float[Array, "P V"], tokens: Int[Array, " P *K"]
+) -> Float[Array, " P *K"]:
+    """Log probability of one token a row, or of K; the sampler and the losses both score with this function.
 
     The greatest logit is taken off first: logits of some tens are spaced by 2e-6 in float32, and a log probability that
     was their difference with a logsumexp as large would carry that spacing.
@@ -60,8 +62,9 @@ def log_probability(logits: Float[Array, "P V"], tokens: Int[Array, " P"]) -> Fl
     """
     # Stopped once, for both uses of it: stopped in one of them alone, the value is the same and the gradient is wrong.
     shifted = logits - lax.stop_gradient(logits.max(-1, keepdims=True))
-    chosen = jnp.take_along_axis(shifted, tokens[:, None], 1)[:, 0]
-    return chosen - jnp.log(jnp.exp(shifted).sum(-1))
+    chosen = jnp.take_along_axis(shifted, tokens.reshape(len(tokens), -1), 1)
+    total = jnp.log(jnp.exp(shifted).sum(-1, keepdims=True))
+    return (chosen - total).reshape(tokens.shape)
 
 
 def _keep_likely(

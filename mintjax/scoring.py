@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
@@ -22,9 +23,9 @@ def predictors(
 def token_logprobs(
     policy: Policy,
     hidden: Float[Array, "*shape D"],
-    tokens: Int[Array, "*shape"],
+    tokens: Int[Array | np.ndarray, "..."],
     temperature: Float[ArrayLike, ""] = 1.0,
-) -> Float[Array, "*shape"]:
+) -> Float[Array, "..."]:
     """Log probability of each token under the logits of its hidden state.
 
     Logits are made and thrown away in chunks of positions, in the backward pass too.
@@ -32,20 +33,17 @@ def token_logprobs(
     Args:
         policy: for its head.
         hidden: the state that each token is predicted from (see :func:`predictors`).
-        tokens: the tokens to score.
+        tokens: the tokens to score, one a hidden state, or ``[*shape, K]``.
         temperature: what logits are divided by; above 0.
 
     Returns:
-        Log probabilities in at least float32.
+        Log probabilities in at least float32, shaped as ``tokens``.
 
     Example:
         >>> token_logprobs(policy, hidden[:, :-1], tokens[:, 1:])
     """
-    rows, labels = hidden.reshape(-1, hidden.shape[-1]), tokens.reshape(-1)
-    chunk = min(_CHUNK, labels.size)
-    padding = -labels.size % chunk
-    rows = jnp.pad(rows, ((0, padding), (0, 0))).reshape(-1, chunk, rows.shape[-1])
-    labels = jnp.pad(labels, (0, padding)).reshape(-1, chunk)
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    labels = jnp.asarray(tokens).reshape(len(rows), *tokens.shape[hidden.ndim - 1 :])
 
     @jax.checkpoint
     def score(chunk: tuple[Array, Array]) -> Array:
@@ -53,4 +51,38 @@ def token_logprobs(
         logits = unembed(policy.lora, policy.base, policy.adapter, hidden) / temperature
         return log_probability(logits, tokens)
 
-    return jax.lax.map(score, (rows, labels)).reshape(-1)[: tokens.size].reshape(tokens.shape)
+    scores = jax.lax.map(score, (_chunks(rows), _chunks(labels)))
+    return scores.reshape(-1, *labels.shape[1:])[: len(rows)].reshape(tokens.shape)
+
+
+def top_logprobs(
+    policy: Policy, hidden: Float[Array, "P D"], k: int
+) -> tuple[Int[Array, "P k"], Float[Array, "P k"]]:
+    """The likeliest next tokens of each hidden state, likeliest first, at temperature 1.
+
+    Args:
+        policy: for its head.
+        hidden: the states to predict from.
+        k: how many tokens; static.
+
+    Returns:
+        Their ids, and their log probabilities in at least float32.
+
+    Example:
+        >>> ids, logprobs = top_logprobs(policy, hidden, k=5)
+    """
+
+    def best(hidden: Array) -> tuple[Array, Array]:
+        logits = unembed(policy.lora, policy.base, policy.adapter, hidden)
+        ids = jax.lax.top_k(logits, k)[1]
+        return ids, log_probability(logits, ids)
+
+    ids, logprobs = jax.lax.map(best, _chunks(hidden))
+    return tuple(x.reshape(-1, k)[: len(hidden)] for x in (ids, logprobs))
+
+
+def _chunks(x: Array) -> Array:
+    """Rows in chunks of equal size, padded with zeros at the end."""
+    chunk = min(_CHUNK, len(x))
+    x = jnp.pad(x, ((0, -len(x) % chunk), *((0, 0) for _ in x.shape[1:])))
+    return x.reshape(-1, chunk, *x.shape[1:])

@@ -26,15 +26,20 @@ class Batch(NamedTuple):
         weights: what cross-entropy multiplies each token's log probability by; the advantages here, so that its
             gradient is REINFORCE's.
         temperature: the one that ``logprobs`` are of, for the loss to use too.
+        labels: what is scored at each place: one id, or K of them, with ``mask``, ``advantages``, ``logprobs`` and
+            ``weights`` then a number each. None scores ``tokens`` themselves.
+        scored: 1 where a log probability is wanted though ``mask`` may be 0; None is ``mask``.
     """
 
     tokens: Int32[np.ndarray, "B N"]
     length: Int32[np.ndarray, " B"]
-    mask: Float32[np.ndarray, "B N"]
-    advantages: Float32[np.ndarray, "B N"]
-    logprobs: Float32[np.ndarray, "B N"]
-    weights: Float32[np.ndarray, "B N"]
+    mask: Float32[np.ndarray, "B N *K"]
+    advantages: Float32[np.ndarray, "B N *K"]
+    logprobs: Float32[np.ndarray, "B N *K"]
+    weights: Float32[np.ndarray, "B N *K"]
     temperature: Float[np.ndarray, ""]
+    labels: Int32[np.ndarray, "B N *K"] | None = None
+    scored: Float32[np.ndarray, "B N"] | None = None
 
 
 def micro_batches(

@@ -7,8 +7,6 @@ does its row enter the index, with a digest of every byte. So a directory withou
 whose bytes do not match it, is no checkpoint, and is never loaded.
 """
 
-import hashlib
-import os
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -16,18 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-from orbax.checkpoint import v1 as ocp
-
 from mintjax.train.config import CheckpointConfig
-from mintjax.train.durable import read_rows, sync_directory, write_rows
+from mintjax.train.durable import read_rows, write_rows
 from mintjax.train.run_directory import RunDirectory
+from mintjax.train.saved_trees import CheckpointError, directory_digest, load_trees, save_trees
 
 PyTree = Any
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint that does not fit what it is loaded into; the message names what differs."""
 
 
 class CheckpointWarning(UserWarning):
@@ -83,19 +75,8 @@ def save(
         ...      origin={"renderer": "smollm2"}, keep=config.checkpoint)
     """
     path = run.checkpoint(step)
-    aside = path.with_name(path.name + ".partial")
-    for stale in (aside, path):
-        if stale.exists():
-            shutil.rmtree(stale)
-    metadata = {
-        "origin": dict(origin),
-        "layout": {"adapter": _layout(adapter), "optimizer": _layout(optimizer)},
-    }
-    trees = {"adapter": adapter, "optimizer": optimizer, "state": dict(state)}
-    ocp.save_checkpointables(str(aside.absolute()), trees, custom_metadata=metadata)
-    digest = _digest(aside, sync=True)
-    os.rename(aside, path)
-    sync_directory(path.parent)
+    trees = {"adapter": adapter, "optimizer": optimizer}
+    digest = save_trees(path, trees, origin=origin, state=state)
     row = {
         "step": step,
         "path": str(path.relative_to(run.path)),
@@ -131,7 +112,7 @@ def latest(run: RunDirectory) -> Checkpoint | None:
     rows = read_rows(run.index)
     for row in reversed(rows):
         path = run.path / row["path"]
-        if path.is_dir() and _digest(path) == row["sha256"]:
+        if path.is_dir() and directory_digest(path) == row["sha256"]:
             return Checkpoint(row["step"], path)
         problem = "its files are not those that were written" if path.is_dir() else "it is missing"
         warnings.warn(
@@ -166,14 +147,8 @@ def restore(
     Example:
         >>> restored = restore(latest(run), policy.adapter, tx.init(policy.adapter), origin=origin)
     """
-    path = str(checkpoint.path.absolute())
-    metadata: Any = ocp.checkpointables_metadata(path).custom_metadata
-    _refuse_other(checkpoint.path, "origin", metadata["origin"], dict(origin))
-    for name, tree in (("adapter", adapter), ("optimizer", optimizer)):
-        # orbax would cast another dtype in silence, and reports another tree at length.
-        _refuse_other(checkpoint.path, name, metadata["layout"][name], _layout(tree))
-    abstract = {"adapter": _abstract(adapter), "optimizer": _abstract(optimizer), "state": None}
-    return Restored(**ocp.load_checkpointables(path, abstract))
+    trees = {"adapter": adapter, "optimizer": optimizer}
+    return Restored(**load_trees(checkpoint.path, trees, origin=origin))
 
 
 def discard_unlisted(run: RunDirectory, after: int | None = None) -> None:
@@ -204,43 +179,3 @@ def _kept(rows: list[dict[str, Any]], keep: CheckpointConfig) -> list[dict[str, 
         best = max(scored, key=lambda row: (row["reward"], row["step"]))
         kept = kept if best in kept else [best, *kept]
     return kept
-
-
-def _digest(path: Path, *, sync: bool = False) -> str:
-    """Hash the names and bytes of all files below a directory, and make them durable if asked."""
-    total = hashlib.sha256()
-    for folder, names, files in os.walk(path):
-        names.sort()
-        for name in sorted(files):
-            file = Path(folder, name)
-            with file.open("rb") as stream:
-                if sync:
-                    os.fsync(stream.fileno())
-                content = hashlib.file_digest(stream, "sha256").hexdigest()
-            total.update(f"{file.relative_to(path)}\0{content}\n".encode())
-        if sync:
-            sync_directory(Path(folder))
-    return total.hexdigest()
-
-
-def _layout(tree: PyTree) -> dict[str, str]:
-    """Describe each array of a tree by path: dtype and shape."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in leaves}
-
-
-def _abstract(tree: PyTree) -> PyTree:
-    """Replace each array by its shape, dtype and sharding."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
-
-
-def _refuse_other(path: Path, what: str, saved: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raise if two descriptions differ, naming the first few differences."""
-    found = [key for key in sorted({*saved, *now}) if saved.get(key) != now.get(key)]
-    if found:
-        lines = [f"  {key}: {saved.get(key)} there, {now.get(key)} now" for key in found[:5]]
-        more = f"\n  and {len(found) - 5} more" if len(found) > 5 else ""
-        raise CheckpointError(
-            f"{path}: its {what} is not this run's\n" + "\n".join(lines) + more + "\n"
-            "load it with the model, renderer and adapter settings that it was saved with"
-        )

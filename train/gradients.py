@@ -11,12 +11,14 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import Adapter
 from mintjax.attention import block_of
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
+from mintjax.train.layers import add_trees
 from mintjax.train.losses import Loss, LossInputs
 from mintjax.train.packed import row_logprobs
 from mintjax.train.segment_scan import Segments, segment_logprobs
@@ -44,7 +46,8 @@ class GradientMetrics(NamedTuple):
 
     Attributes:
         loss: the sum of the loss's terms.
-        logprobs: float ``[B, N]``, this policy's log probabilities of the batch's trained tokens; nan elsewhere.
+        logprobs: float ``[B, N]``, or ``[B, N, K]`` as the batch's labels, this policy's log probabilities of what the
+            batch trains or scores; nan elsewhere.
     """
 
     loss: Float[Array, ""]
@@ -78,31 +81,129 @@ def gradients(
         raise ValueError(
             "policy.adapter: None has no gradient; load_policy makes a policy with an adapter"
         )
-    mask = np.asarray(batch.mask) > 0
-    if mask[:, 0].any():
+    data, index = plan_arguments(batch, plan)
+    inputs = _loss_inputs(batch, index)
+    grads, value, scored = _gradients(policy, data, inputs, batch.temperature, loss=loss, plan=plan)
+    return grads, GradientMetrics(value, _lay_back(batch, index, scored))
+
+
+def evaluate(policy: Policy, batch: Batch, loss: Loss, plan: Plan = Plan()) -> GradientMetrics:
+    """The loss and the log probabilities that :func:`gradients` reports, without the gradient.
+
+    Args:
+        policy: the model, with an adapter or without.
+        batch: as for :func:`gradients`.
+        loss: terms to sum over ``batch.mask``.
+        plan: how to compute it.
+
+    Returns:
+        The same metrics.
+
+    Raises:
+        ValueError: if a row's first token is trained or scored.
+
+    Example:
+        >>> evaluate(policy, batch, CrossEntropy()).loss
+    """
+    data, index = plan_arguments(batch, plan)
+    inputs = _loss_inputs(batch, index)
+    value, scored = _evaluate(policy, data, inputs, batch.temperature, loss=loss, plan=plan)
+    return GradientMetrics(value, _lay_back(batch, index, scored))
+
+
+@partial(jax.jit, donate_argnames="total")
+def add_gradients(total: Adapter, more: Adapter) -> Adapter:
+    """The sum of two gradients; the memory of ``total`` is reused, so it cannot be used again.
+
+    Example:
+        >>> total = add_gradients(total, gradients(policy, batch, loss)[0])
+    """
+    return add_trees(total, more)
+
+
+def plan_arguments(batch: Batch, plan: Plan) -> tuple["Rows | Segments", np.ndarray]:
+    """A batch as a plan takes it, and where each of its scored positions stands in the batch.
+
+    Args:
+        batch: rows of token streams.
+        plan: how they will be computed on.
+
+    Returns:
+        The arrays for :func:`plan_logprobs`, and flat indices into ``[B, N]``, -1 on padding.
+
+    Raises:
+        ValueError: if a row's first token is trained or scored.
+
+    Example:
+        >>> data, index = plan_arguments(batch, Plan())
+    """
+    trained = np.asarray(batch.mask).reshape(*batch.tokens.shape, -1).max(-1, initial=0)
+    wanted = np.greater(trained if batch.scored is None else trained + batch.scored, 0)
+    if wanted[:, 0].any():
         raise ValueError(
-            f"batch.mask: rows {np.flatnonzero(mask[:, 0]).tolist()} train their first token, which nothing predicts; "
-            f"set the mask to 0 there"
+            f"batch.mask: rows {np.flatnonzero(wanted[:, 0]).tolist()} train their first token, which nothing "
+            f"predicts; set the mask to 0 there"
         )
-    rows = np.flatnonzero(mask)
     arguments = (
         _packed_arguments if plan.kind == "packed" else partial(_segment_arguments, plan.segment)
     )
-    data, index = arguments(batch, rows)
-    pick = partial(_pick, index)
-    inputs = LossInputs(
-        *(pick(x) for x in (batch.mask, batch.weights, batch.advantages, batch.logprobs))
-    )
-    grads, value, scored = _gradients(policy, data, inputs, batch.temperature, loss=loss, plan=plan)
-    logprobs = np.full(mask.shape, np.nan, scored.dtype)
-    real = index >= 0
-    logprobs.reshape(-1)[index[real]] = np.asarray(scored)[real]
-    return grads, GradientMetrics(value, logprobs)
+    return arguments(batch, np.flatnonzero(wanted))
+
+
+def plan_logprobs(
+    adapter: Adapter | None,
+    policy: Policy,
+    data: "Rows | Segments",
+    temperature: Float[ArrayLike, ""],
+    plan: Plan,
+) -> Float[Array, "..."]:
+    """Log probabilities at the positions of :func:`plan_arguments`, to be traced and differentiated.
+
+    Args:
+        adapter: what the result is differentiated by; it takes the place of ``policy.adapter``.
+        policy: the model.
+        data: what to score.
+        temperature: what logits are divided by.
+        plan: the one that the arguments were made for.
+
+    Returns:
+        Log probabilities shaped as ``data.labels``.
+
+    Example:
+        >>> logprobs = plan_logprobs(policy.adapter, policy, data, 1.0, Plan())
+    """
+    if isinstance(data, Segments):
+        return segment_logprobs(adapter, policy, data, temperature, plan.remat)
+    block = block_of(data.tokens.shape[1])
+    place = (data.tokens, data.positions, data.labels)
+    return row_logprobs(adapter, policy, *place, temperature, block=block, remat=plan.remat)
+
+
+def _loss_inputs(batch: Batch, index: np.ndarray) -> LossInputs:
+    """The loss's constants at flat indices into the batch."""
+    arrays = (batch.mask, batch.weights, batch.advantages, batch.logprobs)
+    return LossInputs(*(_pick(index, x) for x in arrays))
+
+
+def _labels(batch: Batch) -> np.ndarray:
+    """What is scored at each place of a batch."""
+    return batch.tokens if batch.labels is None else batch.labels
 
 
 def _pick(index: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Numbers at flat indices; 0 where the index is -1."""
-    return np.where(index >= 0, np.asarray(x).reshape(-1)[index], 0).astype(x.dtype)
+    """Numbers at flat indices into the first two dimensions; 0 where the index is -1."""
+    x = np.asarray(x)
+    real = (index >= 0).reshape(*index.shape, *(1 for _ in x.shape[2:]))
+    return np.where(real, x.reshape(-1, *x.shape[2:])[index], 0).astype(x.dtype)
+
+
+def _lay_back(batch: Batch, index: np.ndarray, scored: Array) -> np.ndarray:
+    """Log probabilities at their places in the batch; nan elsewhere."""
+    shape = _labels(batch).shape
+    logprobs = np.full((shape[0] * shape[1], *shape[2:]), np.nan, scored.dtype)
+    real = index >= 0
+    logprobs[index[real]] = np.asarray(scored)[real]
+    return logprobs.reshape(shape)
 
 
 def _padded(count: int, most: int) -> int:
@@ -110,19 +211,29 @@ def _padded(count: int, most: int) -> int:
     return min(most, _POSITIONS << max(0, -(-count // _POSITIONS) - 1).bit_length())
 
 
-class _Rows(NamedTuple):
-    tokens: np.ndarray
-    positions: np.ndarray
+class Rows(NamedTuple):
+    """B right-padded rows, and P labels at positions of the flattened rows.
+
+    Attributes:
+        tokens: ``[B, N]``.
+        positions: ``[P]``.
+        labels: ``[P]`` or ``[P, K]``.
+    """
+
+    tokens: Int[Array | np.ndarray, "B N"]
+    positions: Int[Array | np.ndarray, " P"]
+    labels: Int[Array | np.ndarray, " P *K"]
 
 
-def _packed_arguments(batch: Batch, trained: np.ndarray) -> tuple[_Rows, np.ndarray]:
+def _packed_arguments(batch: Batch, trained: np.ndarray) -> tuple[Rows, np.ndarray]:
     """Rows padded to the attention block, and for every scored position its index in the batch (-1 on padding)."""
     size = batch.tokens.shape[1]
     padding = -size % block_of(size)
     index = np.full(_padded(trained.size, batch.tokens.size), -1)
     index[: trained.size] = trained
     positions = np.where(index >= 0, index + index // size * padding, 0).astype(np.int32)
-    return _Rows(np.pad(batch.tokens, ((0, 0), (0, padding))), positions), index
+    tokens = np.pad(batch.tokens, ((0, 0), (0, padding)))
+    return Rows(tokens, positions, _pick(index, _labels(batch))), index
 
 
 def _segment_arguments(
@@ -144,28 +255,23 @@ def _segment_arguments(
         here = np.flatnonzero(owner == t)
         index[t, : here.size] = trained[here]
         positions[t, : here.size] = row[here] * segment + column[here] % segment
-    return Segments(tokens, length, positions), index
+    return Segments(tokens, length, positions, _pick(index, _labels(batch))), index
 
 
 @partial(jax.jit, static_argnames=("loss", "plan"))
 def _gradients(policy: Policy, data, inputs: LossInputs, temperature, *, loss: Loss, plan: Plan):
-    def total(adapter):
-        if plan.kind == "packed":
-            logprobs = row_logprobs(
-                adapter,
-                policy,
-                data.tokens,
-                data.positions,
-                temperature,
-                block=block_of(data.tokens.shape[1]),
-                remat=plan.remat,
-            )
-        else:
-            logprobs = segment_logprobs(adapter, policy, data, temperature, plan.remat)
-        # Padding gets a ratio of 1, so that no overflow there turns into 0 * inf in the backward pass.
-        logprobs = jnp.where(inputs.mask > 0, logprobs, inputs.logprobs)
-        terms = loss(logprobs, inputs)
-        return jnp.sum(jnp.where(inputs.mask > 0, terms, 0)), logprobs
-
+    total = partial(_total, policy, data, inputs, temperature, loss, plan)
     (value, logprobs), grads = jax.value_and_grad(total, has_aux=True)(policy.adapter)
     return grads, value, logprobs
+
+
+@partial(jax.jit, static_argnames=("loss", "plan"))
+def _evaluate(policy: Policy, data, inputs: LossInputs, temperature, *, loss: Loss, plan: Plan):
+    return _total(policy, data, inputs, temperature, loss, plan, policy.adapter)
+
+
+def _total(policy: Policy, data, inputs: LossInputs, temperature, loss: Loss, plan: Plan, adapter):
+    logprobs = plan_logprobs(adapter, policy, data, temperature, plan)
+    # Padding gets a ratio of 1, so that no overflow there turns into 0 * inf in the backward pass.
+    terms = loss(jnp.where(inputs.mask > 0, logprobs, inputs.logprobs), inputs)
+    return jnp.sum(jnp.where(inputs.mask > 0, terms, 0)), logprobs

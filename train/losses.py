@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 
@@ -81,3 +82,46 @@ class Ppo:
         ratio = jnp.exp(logprobs - inputs.logprobs)
         clipped = jnp.clip(ratio, self.clip_low_threshold, self.clip_high_threshold)
         return -jnp.minimum(ratio * inputs.advantages, clipped * inputs.advantages)
+
+
+@dataclass(frozen=True)
+class Cispo:
+    """REINFORCE with a clipped ratio as its weight (MiniMax-M1, arXiv:2506.13585): ``-sg(clip(r, low, high)) A log p``.
+
+    Unlike :class:`Ppo` a clipped token keeps its gradient.
+
+    Attributes:
+        clip_low_threshold: the least weight.
+        clip_high_threshold: the greatest weight.
+    """
+
+    clip_low_threshold: float = 0.0
+    clip_high_threshold: float = 4.0
+
+    def __call__(
+        self, logprobs: Float[Array, "*shape"], inputs: LossInputs
+    ) -> Float[Array, "*shape"]:
+        """See :class:`Loss`."""
+        ratio = jnp.exp(logprobs - inputs.logprobs)
+        clipped = jnp.clip(ratio, self.clip_low_threshold, self.clip_high_threshold)
+        return -lax.stop_gradient(clipped) * inputs.advantages * logprobs
+
+
+@dataclass(frozen=True)
+class Dro:
+    """Direct reward optimisation (arXiv:2405.19107), a token at a time: ``-(A log p - beta / 2 (log p - log q)^2)``.
+
+    The square pulls on every token that counts, whatever its advantage: the mask must leave out what was not sampled.
+
+    Attributes:
+        beta: weight of the square.
+    """
+
+    beta: float = 0.05
+
+    def __call__(
+        self, logprobs: Float[Array, "*shape"], inputs: LossInputs
+    ) -> Float[Array, "*shape"]:
+        """See :class:`Loss`."""
+        square = jnp.square(logprobs - inputs.logprobs)
+        return -(logprobs * inputs.advantages - self.beta / 2 * square)

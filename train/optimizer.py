@@ -1,12 +1,13 @@
 """The optimizer step: AdamW on the adapter, as one jitted function of a train state."""
 
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Float, Int32
 
 from mintjax.adapters import Adapter
 from mintjax.policy import Policy
@@ -93,6 +94,76 @@ def make_optimizer(
     """
     adamw = optax.adamw(learning_rate, b1, b2, eps, weight_decay=weight_decay)
     return adamw if clip_norm is None else optax.chain(optax.clip_by_global_norm(clip_norm), adamw)
+
+
+class AdamSettings(NamedTuple):
+    """What :func:`make_optimizer` takes, as numbers that may change at every step without a compilation.
+
+    Attributes:
+        learning_rate: of the step.
+        b1: decay of the gradient's mean.
+        b2: decay of the mean of its square.
+        eps: added to the root of the mean square.
+        weight_decay: times the learning rate, taken from the adapter itself.
+        clip_norm: a gradient of a larger global norm is scaled down to it; infinity is off.
+    """
+
+    learning_rate: float
+    b1: float = 0.9
+    b2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip_norm: float = float("inf")
+
+
+# One value for the whole process: a train state's optimizer is static, so all of them share their compiled update.
+_ADJUSTABLE = optax.inject_hyperparams(make_optimizer)(**AdamSettings(0.0)._asdict())
+
+
+def init_adjustable(policy: Policy) -> TrainState:
+    """A train state before its first :func:`adjusted_update`.
+
+    Raises:
+        ValueError: if the policy has no adapter.
+
+    Example:
+        >>> train_state = init_adjustable(policy)
+    """
+    return init_train_state(policy, _ADJUSTABLE)
+
+
+def adjusted_update(train_state: TrainState, grads: Adapter, settings: AdamSettings) -> TrainState:
+    """One optimizer step with settings of its own.
+
+    Args:
+        train_state: one that :func:`init_adjustable` made.
+        grads: a tree like the adapter, of the sum that is to be minimised.
+        settings: this step's.
+
+    Returns:
+        What :func:`update` returns with ``make_optimizer(**settings)``, but for rounding: there the settings are
+        constants of the compiled program.
+
+    Example:
+        >>> train_state = adjusted_update(train_state, grads, AdamSettings(learning_rate=1e-4))
+    """
+    state: Any = train_state.optimizer_state
+    values = {
+        name: np.asarray(value, state.hyperparams[name].dtype)
+        for name, value in settings._asdict().items()
+    }
+    return update(train_state.replace(optimizer_state=state._replace(hyperparams=values)), grads)
+
+
+@jax.jit
+def global_norm(grads: Adapter) -> Float[Array, ""]:
+    """The norm of a whole tree, as if it were one vector.
+
+    Example:
+        >>> float(global_norm({"a": jnp.array([3.0, 4.0])}))
+        5.0
+    """
+    return optax.tree.norm(grads)
 
 
 def init_train_state(policy: Policy, optimizer: optax.GradientTransformation) -> TrainState:

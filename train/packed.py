@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
@@ -17,43 +18,45 @@ from mintjax.train.layers import after, end_layer, start_layer
 
 
 def row_logprobs(
-    adapter: Adapter,
+    adapter: Adapter | None,
     policy: Policy,
-    tokens: Int[Array, "B N"],
-    positions: Int[Array, " P"],
+    tokens: Int[Array | np.ndarray, "B N"],
+    positions: Int[Array | np.ndarray, " P"],
+    labels: Int[Array | np.ndarray, " P *K"],
     temperature: Float[ArrayLike, ""],
     *,
     block: int,
     remat: bool,
-) -> Float[Array, " P"]:
-    """Log probabilities of chosen tokens of right-padded rows, each given all tokens before it in its row.
+) -> Float[Array, " P *K"]:
+    """Log probabilities of labels at chosen positions of right-padded rows, given all tokens before each in its row.
 
     Args:
         adapter: what the result is differentiated by; it takes the place of ``policy.adapter``.
         policy: the model.
         tokens: rows; N is a multiple of the block.
-        positions: which tokens, as indices into the flattened rows; a row's first token has no log probability.
+        positions: places in the flattened rows; at a row's first there is nothing to predict from.
+        labels: the ids to score there: the rows' own tokens, or any others, one a position or K.
         temperature: what logits are divided by.
         block: attention's block.
         remat: keep each layer's input alone and recompute the rest in the backward pass.
 
     Returns:
-        One log probability a position.
+        Log probabilities, shaped as the labels.
 
     Example:
-        >>> logprobs = row_logprobs(policy.adapter, policy, tokens, positions, 1.0, block=64, remat=False)
+        >>> logprobs = row_logprobs(policy.adapter, policy, tokens, places, labels, 1.0, block=64, remat=False)
     """
     policy = policy.replace(adapter=adapter)
     batch, size = tokens.shape
     rope = rope_tables(policy.config, jnp.broadcast_to(jnp.arange(size), tokens.shape))
-    residual = embed(policy.base, tokens)
+    residual = embed(policy.base, jnp.asarray(tokens))
     for i in range(policy.config.num_layers):
         layer = partial(_layer, policy.replace(adapter=None), i, rope, block)
         residual = (_rematerialised(layer) if remat else layer)(layer_adapter(adapter, i), residual)
     hidden = final_norm(policy.config, policy.base, residual)
     nothing = jnp.zeros((batch, hidden.shape[-1]), hidden.dtype)
     scored_by = predictors(nothing, hidden).reshape(batch * size, -1)[positions]
-    return token_logprobs(policy, scored_by, tokens.reshape(-1)[positions], temperature)
+    return token_logprobs(policy, scored_by, labels, temperature)
 
 
 def _layer(policy, index, rope, block, adapter, residual):

@@ -36,21 +36,23 @@ class Segments(NamedTuple):
     Attributes:
         tokens: ``[T, B, S]``.
         length: ``[T, B]``; trailing segments that are empty in every row cost nothing.
-        positions: ``[T, P]`` tokens to score, as indices into a segment's flattened ``[B, S]``.
+        positions: ``[T, P]`` places to score, as indices into a segment's flattened ``[B, S]``.
+        labels: ``[T, P]`` or ``[T, P, K]``, the ids to score there; None scores the streams' own tokens.
     """
 
     tokens: Int[Array | np.ndarray, "T B S"]
     length: Int[Array | np.ndarray, "T B"]
     positions: Int[Array | np.ndarray, "T P"]
+    labels: Int[Array | np.ndarray, "T P *K"] | None = None
 
 
 def segment_logprobs(
-    adapter: Adapter,
+    adapter: Adapter | None,
     policy: Policy,
     segments: Segments,
     temperature: Float[ArrayLike, ""],
     remat: bool,
-) -> Float[Array, "T P"]:
+) -> Float[Array, "T P *K"]:
     """Log probabilities of chosen tokens of a segmented stream, each given all tokens before it in its row.
 
     Args:
@@ -61,7 +63,7 @@ def segment_logprobs(
         remat: in the backward pass keep each layer's input alone, and run every layer of a segment once more.
 
     Returns:
-        One log probability a position; 0 in trailing empty segments.
+        One log probability a label; 0 in trailing empty segments.
 
     Example:
         >>> logprobs = segment_logprobs(policy.adapter, policy, segments, 1.0, False)
@@ -106,7 +108,9 @@ def _finish(policy: Policy, segment: Segments, carried: _Carried, hidden: Array,
     # Nothing precedes a stream's first token: it is no label, but a nan there would reach the gradient as 0 * nan.
     before = jnp.where(carried.length[:, None] > 0, carried.hidden, 0)
     scored_by = predictors(before, hidden).reshape(-1, hidden.shape[-1])[segment.positions]
-    labels = segment.tokens.reshape(-1)[segment.positions]
+    labels = segment.labels
+    if labels is None:
+        labels = segment.tokens.reshape(-1)[segment.positions]
     last = jnp.take_along_axis(hidden, jnp.maximum(segment.length - 1, 0)[:, None, None], 1)[:, 0]
     handed_on = jnp.where(segment.length[:, None] > 0, last, before)
     return token_logprobs(policy, scored_by, labels, temperature), handed_on
@@ -128,7 +132,8 @@ def _forward(adapter, policy, segments, temperature, remat):
     carried = _Carried(
         *(jnp.zeros((steps, *x.shape), x.dtype) for x in (state.length, state.hidden))
     )
-    logprobs = jnp.zeros(segments.positions.shape, state.hidden.dtype)
+    scored = segments.positions if segments.labels is None else segments.labels
+    logprobs = jnp.zeros(scored.shape, state.hidden.dtype)
     state, logprobs, carried = lax.fori_loop(0, _count(segments), step, (state, logprobs, carried))
     return logprobs, _Saved(adapter, policy, segments, temperature, state, carried)
 
@@ -142,7 +147,7 @@ class _Walk(NamedTuple):
     hidden: Float[Array, "B D"]
 
 
-def _backward(remat, saved: _Saved, cotangent: Float[Array, "T P"]):
+def _backward(remat, saved: _Saved, cotangent: Float[Array, "T P *K"]):
     state, dtype = saved.state, cotangent.dtype
     count = _count(saved.segments)
 

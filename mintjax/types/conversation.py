@@ -1,4 +1,4 @@
-"""The values that every layer of mintjax passes to the next. A leaf: standard library and numpy only."""
+"""Messages, segments, turns and episodes: what every layer of mintjax passes to the next."""
 
 import math
 from dataclasses import dataclass
