@@ -4,15 +4,25 @@ Nothing here imports jax, torch or transformers.
 """
 
 from mintjax.renderers.errors import RenderError
+from mintjax.renderers.format import Format
+from mintjax.renderers.parsed import Parsed
 from mintjax.renderers.pieces import Source
-from mintjax.renderers.registry import get_renderer
+from mintjax.renderers.reading import Attempt
+from mintjax.renderers.registry import (
+    get_renderer,
+    recommended_renderer,
+    register_renderer,
+    renderer_names,
+)
 from mintjax.renderers.rendered import Cursor, Rendered
-from mintjax.renderers.renderer import Extendable, Parsed, Renderer
+from mintjax.renderers.renderer import Extendable, Renderer
 from mintjax.renderers.segments import bucket, to_segment
 
 __all__ = [
+    "Attempt",
     "Cursor",
     "Extendable",
+    "Format",
     "Parsed",
     "RenderError",
     "Rendered",
@@ -20,5 +30,8 @@ __all__ = [
     "Source",
     "bucket",
     "get_renderer",
+    "recommended_renderer",
+    "register_renderer",
+    "renderer_names",
     "to_segment",
 ]

@@ -1,37 +1,21 @@
 """The renderer: a frozen value that turns messages into ids of one chat format, and back."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from mintjax.renderers.emitter import emit
+from mintjax.renderers.emitter import Style, emit
 from mintjax.renderers.errors import RenderError
-from mintjax.renderers.format import Format, Tools, stop_tokens
-from mintjax.renderers.messages import check, to_json
+from mintjax.renderers.format import Format, Tools, calls_tools, stop_tokens
+from mintjax.renderers.messages import Spoken, check, to_json
+from mintjax.renderers.parsed import Parsed, parse
 from mintjax.renderers.rendered import Rendered
-from mintjax.renderers.sampled import to_ids
 from mintjax.renderers.tokenizer import Tokenizer, adapt
 from mintjax.types import Message
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """What a reply says.
-
-    Attributes:
-        message: the assistant's message. What could not be read as a tool call stays in its
-            content.
-        stop: how the reply ended: the format's stop, another token that ends a text, or a length
-            limit; "malformed" where it ended by itself but holds a tool call that cannot be read.
-        unread: why each unreadable tool call is one; empty where all could be read.
-    """
-
-    message: Message
-    stop: Literal["stop", "end_of_text", "length", "malformed"]
-    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,7 +57,7 @@ class Renderer:
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """The texts at which sampling must stop, where a text and no token ends a reply."""
-        return () if self.form.stop in self.form.controls else (self.form.stop,)
+        return tuple(stop for stop in self.form.stops if stop not in self.form.controls)
 
     def stop_tokens(self, tokenizer: Any = None) -> tuple[int, ...]:
         """The ids at which sampling must stop; the format's own stop first, where it is a token.
@@ -135,13 +119,7 @@ class Renderer:
                 "rendering adds a message"
             )
         first = extend.cursor.messages if extend is not None else 0
-        spoken = [check(message, number) for number, message in enumerate(messages, first)]
-        for message in spoken:
-            if message.calls and not self.form.declares_tools:
-                raise RenderError(
-                    f"{message.where}: {self.name!r} writes no tool calls; put them into content, "
-                    "or use a renderer that does"
-                )
+        spoken = [self._check(message, number) for number, message in enumerate(messages, first)]
         if prefill and spoken[-1].role == "assistant":
             raise RenderError(
                 f"prefill: {spoken[-1].where} is the last, so no reply is asked for; leave prefill "
@@ -159,10 +137,13 @@ class Renderer:
             tools_hash=tools_hash,
             before=extend,
             prefill=prefill or "",
-            split_turns=self.history == "keep" or extend is not None,
+            style=Style(
+                template=self.history == "template" and extend is None,
+                split_turns=self.history == "keep" or extend is not None,
+            ),
         )
 
-    def parse(self, ids: Any, tokenizer: Any = None) -> Parsed:
+    def parse(self, ids: Any, tokenizer: Any = None, tools: Tools | None = None) -> Parsed:
         """Reads what the policy said.
 
         Only control tokens structure a reply: text that spells one is text.
@@ -170,24 +151,21 @@ class Renderer:
         Args:
             ids: int ``[n]``; the sampled ids of one reply, verbatim.
             tokenizer: a tokenizer, where the renderer is not bound to one.
+            tools: the tools that were declared. With them, a call of any other is none, and formats
+                that write arguments without their types take the types from the schemas.
 
         Returns:
-            The message, how it ended, and what in it is no readable tool call. Bytes of a character
-            that was cut show as U+FFFD: keep the ids, never encode the content again.
+            The message, how it ended, and every attempt at a tool call. Bytes of a character that
+            was cut show as U+FFFD: keep the ids, never encode the content again.
 
         Raises:
             RenderError: where ids follow the stop, or are no ids.
 
         Example:
-            >>> renderer.parse([6023, 151645])
-            Parsed(message={'role': 'assistant', 'content': 'hi'}, stop='stop', unread=())
+            >>> renderer.parse([6023, 151645]).message
+            {'role': 'assistant', 'content': 'hi'}
         """
-        view = self._view(tokenizer)
-        where = "reply"
-        finish = self.form.finish(to_ids(ids, where), view, where)
-        message, unread = self.form.read(finish, view)
-        how = "malformed" if unread and finish.how != "length" else finish.how
-        return Parsed(message, how, unread)
+        return parse(self.form, ids, self._view(tokenizer), tools or ())
 
     def can_extend(
         self, messages: Sequence[Message], tokenizer: Any = None, *, tools: Tools | None = None
@@ -210,7 +188,10 @@ class Renderer:
         """
         view = self._view(tokenizer)
         template = Renderer(self.form, "template").render(messages, view, tools=tools)
-        kept = Renderer(self.form, "keep").render(messages, view, tools=tools)
+        try:
+            kept = Renderer(self.form, "keep").render(messages, view, tools=tools)
+        except RenderError as error:
+            return Extendable(_named(error, len(messages)), str(error))
         if np.array_equal(template.ids, kept.ids):
             return Extendable()
         shared = min(len(template), len(kept))
@@ -224,6 +205,26 @@ class Renderer:
             int(longer.message[place]),
             f"from id {place} on the template writes {written[0]}, extension {written[1]}",
         )
+
+    def _check(self, message: Any, number: int) -> Spoken:
+        """A message that the format can write, without the stop that a reply's text may end with."""
+        spoken = check(message, number)
+        if spoken.calls and not calls_tools(self.form):
+            raise RenderError(
+                f"{spoken.where}: {self.name!r} writes no tool calls; put them into content, or use "
+                "a renderer that does"
+            )
+        if spoken.reasoning and not self.form.reasons:
+            raise RenderError(
+                f"{spoken.where}: {self.name!r} writes no reasoning; remove reasoning_content, or "
+                "use a renderer that does"
+            )
+        if spoken.role == "assistant":
+            # The text of a decoded sample ends with its stop, which the format writes itself.
+            stop = next((stop for stop in self.form.stops if spoken.content.endswith(stop)), None)
+            if stop is not None:
+                spoken = spoken._replace(content=spoken.content[: -len(stop)], stopped=True)
+        return spoken
 
     def _view(self, tokenizer: Any) -> Tokenizer:
         """The vocabulary to use, checked."""
@@ -272,3 +273,9 @@ class Renderer:
                 f"{cursor.messages} cannot change them; pass None or the same, or render the whole "
                 "conversation anew"
             )
+
+
+def _named(error: RenderError, count: int) -> int:
+    """The number of the message that an error names; the last one where it names none."""
+    found = re.match(r"message (\d+)", str(error))
+    return int(found[1]) if found else count - 1

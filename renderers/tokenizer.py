@@ -124,6 +124,10 @@ class Tokenizer:
         parts.append(self._plain.decode(run, skip_special_tokens=False))
         return "".join(parts)
 
+    def name(self, token: int) -> str | None:
+        """The name of a control token; None for any other."""
+        return self._names.get(token)
+
     def require(self, names: Sequence[str], renderer: str) -> None:
         """Checks that the vocabulary has the control tokens a format needs.
 

@@ -39,7 +39,7 @@ _TEMPLATES = {
 
 @cache
 def vocabulary(name: str) -> Tokenizer:
-    """The tokenizer `qwen3` or `smollm2`."""
+    """A tokenizer by the name of its folder in the assets."""
     folder = _folder()
     if folder is None:
         return fetch_vocabulary(name)
@@ -49,7 +49,7 @@ def vocabulary(name: str) -> Tokenizer:
 
 @cache
 def template(name: str) -> str:
-    """The official chat template `qwen3-instruct-2507` or `smollm2`."""
+    """An official chat template by the name of its file in the assets."""
     folder = _folder()
     if folder is None:
         return fetch_template(name)

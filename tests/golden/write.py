@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.official import OFFICIAL, official_ids
+from tests.families import FAMILIES
+from tests.official import official_ids
 
 
 def said(role: str, content: str) -> dict[str, Any]:
@@ -70,8 +71,10 @@ CALLS = {
 
 def cases(renderer: str) -> list[dict[str, Any]]:
     found = [(name, messages, None) for name, messages in PLAIN.items()]
-    if renderer == "qwen3_instruct":
+    family = FAMILIES[renderer]
+    if family.calls:
         found += [(name, messages, None) for name, messages in CALLS.items()]
+    if family.tools:
         found += [
             ("tool schemas", [HI], [TOOL, TOOL]),
             ("tool schemas and system", [said("system", "S"), HI], [TOOL]),
@@ -90,7 +93,9 @@ def cases(renderer: str) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    for renderer in OFFICIAL:
+    for renderer, family in FAMILIES.items():
+        if family.template is None:
+            continue
         rows = ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases(renderer))
         path = Path(__file__).parent / f"{renderer}.json"
         path.write_text(f"[\n{rows}\n]\n")

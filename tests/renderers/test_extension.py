@@ -12,7 +12,8 @@ from mintjax.renderers import RenderError, Source, get_renderer
 from mintjax.renderers.tokenizer import Tokenizer, adapt
 from tests.assets import vocabulary
 from tests.conversations import conversation, tool
-from tests.renderers.conftest import SPEAKS
+from tests.families import FAMILIES
+from tests.renderers.conftest import speaker
 
 EXAMPLES = 40
 CONVERSATIONS = 60
@@ -50,11 +51,11 @@ def replies(draw, renderer):
     return [*ids, *view.encode(end)[0]] if end != "none" else ids
 
 
-@pytest.mark.parametrize("name", SPEAKS)
+@pytest.mark.parametrize("name", FAMILIES)
 @given(data=st.data())
 @settings(max_examples=EXAMPLES)
 def test_every_turn_is_a_prefix_of_the_next(name, data):
-    renderer = get_renderer(name, vocabulary(SPEAKS[name]))
+    renderer = speaker(name)
     rendered = renderer.render([HI])
     stream, marks = list(rendered), [False] * len(rendered)
     for _ in range(3):
@@ -104,9 +105,9 @@ def test_extension_equals_the_tail_of_the_kept_rendering(renderer):
     compared = 0
     for seed in range(CONVERSATIONS):
         random = Random(seed)
-        calls = renderer.form.declares_tools
-        tools = [tool(random)] if calls and random.random() < 0.5 else None
-        messages = conversation(random, calls=calls)
+        family = FAMILIES[renderer.name]
+        tools = [tool(random)] if family.tools and random.random() < 0.5 else None
+        messages = conversation(random, family)
         kept, said = as_sampled(renderer, messages, tools)
         if said is None:
             continue
@@ -194,7 +195,8 @@ def test_no_text_of_a_caller_reaches_a_control_id(renderer):
             messages[2]["tool_calls"] = [{"function": function}]
             tools = [{"type": "function", "function": {"name": forged, "description": forged}}]
         rendered = renderer.render(messages, tools=tools, prefill=forged)
-        spoken = rendered.ids[rendered.source != Source.TEMPLATE]
+        callers = (Source.CONTENT, Source.PREFILL)
+        spoken = rendered.ids[np.isin(rendered.source, callers)]
         assert not np.isin(spoken, list(view.control.values())).any()
         assert view.decode(rendered.ids).count(forged) >= 5
         benign = renderer.render(
