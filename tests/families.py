@@ -1,5 +1,7 @@
 """What the tests of renderers have to know of each family: one row a renderer."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 
@@ -22,7 +24,7 @@ class Family(NamedTuple):
 
     vocabulary: str
     template: str | None = None
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = MappingProxyType({})
     bos: str = ""
     date: str | None = None
     tools: bool = False

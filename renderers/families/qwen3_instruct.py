@@ -4,6 +4,7 @@ Source: the ``chat_template`` of Qwen/Qwen3-4B-Instruct-2507.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Qwen3Instruct(ChatML):
         "</tool_response>",
     )
     declares_tools = True
-    channels = {"<tool_call>": "tool_call", "</tool_call>": "content"}
+    channels: ClassVar = {"<tool_call>": "tool_call", "</tool_call>": "content"}
 
     def between(self, before: str | None, after: Spoken | None) -> tuple[str, str]:
         """See ``Format.between``."""
