@@ -169,13 +169,14 @@ class Format(ABC):
         A reply that was cut off inside its reasoning gets the token that ends reasoning, so that
         what follows is not read as more of it. A tool call is never repaired.
         """
-        channel, leaving = self.begins, ""
+        leaving = next((name for name, to in self.channels.items() if to == "content"), "")
         ids = {tokenizer.control[name]: name for name in self.channels}
+        channel = self.begins
         for token in body[np.isin(body, list(ids))].tolist():
-            channel = self.channels[ids[token]]
-        if channel == "reasoning":
-            leaving = next(name for name, to in self.channels.items() if to == "content")
-        return leaving
+            # A tool call that is begun inside reasoning is part of it.
+            if channel != "reasoning" or ids[token] == leaving:
+                channel = self.channels[ids[token]]
+        return leaving if channel == "reasoning" else ""
 
 
 def stop_tokens(form: Format, tokenizer: Tokenizer) -> tuple[int, ...]:

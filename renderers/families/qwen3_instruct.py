@@ -12,7 +12,7 @@ from mintjax.renderers.families.chatml import ChatML
 from mintjax.renderers.format import Tools
 from mintjax.renderers.messages import Spoken, arguments_text, to_json
 from mintjax.renderers.pieces import Own, Piece, Said
-from mintjax.renderers.reading import Attempt, Reading, parts, read_json_call
+from mintjax.renderers.reading import Attempt, Part, Reading, parts, read_json_call
 from mintjax.renderers.tokenizer import Tokenizer
 
 _BEFORE_TOOLS = (
@@ -56,12 +56,8 @@ class Qwen3Instruct(ChatML):
             return spoken
         given = spoken[0].role == "system"
         system = spoken[0] if given else Spoken(-1, "system", "")
-        pieces: list[Piece] = [Said(system.content), Own("\n\n")] if given else []
-        pieces.append(Own(_BEFORE_TOOLS))
-        for number, tool in enumerate(tools):
-            pieces += [Own("\n"), Said(to_json(tool, f"tools[{number}]"))]
-        pieces.append(Own(_AFTER_TOOLS))
-        return [system._replace(pieces=tuple(pieces)), *spoken[given:]]
+        before = (Said(system.content), Own("\n\n")) if given else ()
+        return [system._replace(pieces=(*before, *declaration(tools))), *spoken[given:]]
 
     def body(self, message: Spoken, following: str | None) -> Sequence[Piece]:
         """See ``Format.body``."""
@@ -83,13 +79,20 @@ class Qwen3Instruct(ChatML):
 
     def read(self, body: np.ndarray, tokenizer: Tokenizer, tools: Tools) -> Reading:
         """See ``Format.read``. Text after a call, and unreadable calls, stay in the content."""
-        return read_calls(body, tokenizer)
+        return read_calls(parts(body, tokenizer, ("<tool_call>", "</tool_call>")))
 
 
-def read_calls(body: np.ndarray, tokenizer: Tokenizer) -> Reading:
+def declaration(tools: Tools) -> list[Piece]:
+    """What a system message says of tools."""
+    pieces: list[Piece] = [Own(_BEFORE_TOOLS)]
+    for number, tool in enumerate(tools):
+        pieces += [Own("\n"), Said(to_json(tool, f"tools[{number}]"))]
+    return [*pieces, Own(_AFTER_TOOLS)]
+
+
+def read_calls(found: Sequence[Part]) -> Reading:
     """The text of a reply, and the JSON calls between its ``<tool_call>`` tokens."""
-    content, before, attempts = "", "", []
-    found = parts(body, tokenizer, ("<tool_call>", "</tool_call>"))
+    content, before, attempts, found = "", "", [], list(found)
     while found:
         part = found.pop(0)
         if part.control != "<tool_call>":
