@@ -1,6 +1,7 @@
 """What a sampled reply says: its text, its reasoning, and every attempt at a tool call."""
 
 import json
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -81,6 +82,54 @@ def parts(body: np.ndarray, tokenizer: Tokenizer, controls: tuple[str, ...]) -> 
             found.append(Part(name, (place, place + 1), name))
         start = place + 1
     return found
+
+
+def _json_call(inside: Sequence[Part]) -> ToolCall:
+    """The call that a JSON object makes."""
+    return read_json_call("".join(part.text for part in inside))
+
+
+def read_calls(
+    found: Sequence[Part], read: Callable[[Sequence[Part]], ToolCall] = _json_call
+) -> Reading:
+    """The text of a reply, and the calls between its ``<tool_call>`` tokens.
+
+    Args:
+        found: the reply, cut at these tokens at least.
+        read: the call that parts between them make; raises ValueError where they make none. By
+            default they are the JSON that ``read_json_call`` reads.
+
+    Example:
+        >>> read_calls(parts(ids, view, ("<tool_call>", "</tool_call>"))).content
+        'Let me see.'
+    """
+    content, before, attempts, found = "", "", [], list(found)
+    while found:
+        part = found.pop(0)
+        if part.control != "<tool_call>":
+            before += part.text
+            continue
+        inside: list[Part] = []
+        while found and found[0].control != "</tool_call>":
+            inside.append(found.pop(0))
+        closed = bool(found)
+        whole = [part, *inside, *([found.pop(0)] if closed else [])]
+        attempt = Attempt(
+            "malformed" if closed else "unclosed",
+            (part.span[0], whole[-1].span[1]),
+            "".join(one.text for one in whole),
+            error="the tool call is not closed",
+        )
+        if closed:
+            try:
+                attempt = attempt._replace(status="ok", call=read(inside), error="")
+            except ValueError as error:
+                attempt = attempt._replace(error=str(error))
+        # The newline before a call is the format's, not part of what was said.
+        content += before.removesuffix("\n") if attempt.call else before + attempt.text
+        before = ""
+        attempts.append(attempt)
+    return Reading(content + before, None, tuple(attempts))
 
 
 def read_json_call(text: str, *, arguments: str = "arguments") -> ToolCall:

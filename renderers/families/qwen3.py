@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from mintjax.renderers.families.qwen3_instruct import Qwen3Instruct, read_calls
+from mintjax.renderers.families.qwen3_instruct import Qwen3Instruct
 from mintjax.renderers.format import Tools
 from mintjax.renderers.messages import Spoken
 from mintjax.renderers.pieces import Own, Piece, Said
-from mintjax.renderers.reading import Reading, parts
+from mintjax.renderers.reading import Reading, parts, read_calls
 from mintjax.renderers.tokenizer import Tokenizer
 
 _OPEN = "<think>\n"

@@ -12,7 +12,7 @@ from mintjax.renderers.families.chatml import ChatML
 from mintjax.renderers.format import Tools
 from mintjax.renderers.messages import Spoken, arguments_text, to_json
 from mintjax.renderers.pieces import Own, Piece, Said
-from mintjax.renderers.reading import Attempt, Part, Reading, parts, read_json_call
+from mintjax.renderers.reading import Reading, parts, read_calls
 from mintjax.renderers.tokenizer import Tokenizer
 
 _BEFORE_TOOLS = (
@@ -88,35 +88,3 @@ def declaration(tools: Tools) -> list[Piece]:
     for number, tool in enumerate(tools):
         pieces += [Own("\n"), Said(to_json(tool, f"tools[{number}]"))]
     return [*pieces, Own(_AFTER_TOOLS)]
-
-
-def read_calls(found: Sequence[Part]) -> Reading:
-    """The text of a reply, and the JSON calls between its ``<tool_call>`` tokens."""
-    content, before, attempts, found = "", "", [], list(found)
-    while found:
-        part = found.pop(0)
-        if part.control != "<tool_call>":
-            before += part.text
-            continue
-        inside = []
-        while found and found[0].control != "</tool_call>":
-            inside.append(found.pop(0))
-        closed = bool(found)
-        whole = [part, *inside, *([found.pop(0)] if closed else [])]
-        attempt = Attempt(
-            "malformed" if closed else "unclosed",
-            (part.span[0], whole[-1].span[1]),
-            "".join(one.text for one in whole),
-            error="the tool call is not closed",
-        )
-        if closed:
-            try:
-                call = read_json_call("".join(one.text for one in inside))
-                attempt = attempt._replace(status="ok", call=call, error="")
-            except ValueError as error:
-                attempt = attempt._replace(error=str(error))
-        # The newline before a call is the format's, not part of what was said.
-        content += before.removesuffix("\n") if attempt.call else before + attempt.text
-        before = ""
-        attempts.append(attempt)
-    return Reading(content + before, None, tuple(attempts))
