@@ -67,7 +67,7 @@ def conversation(random: Random, family: Family) -> Messages:
         messages.append(reply)
         if kind == "call":
             made = random.randrange(1, 4) if family.parallel else 1
-            reply["content"] = random.choice([reply["content"], ""])
+            reply["content"] = random.choice([reply["content"] * family.call_text, ""])
             reply["tool_calls"] = [_call(random, family, turn, n) for n in range(made)]
             messages += [
                 {

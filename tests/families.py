@@ -17,9 +17,12 @@ class Family(NamedTuple):
         tools: whether schemas can be declared.
         calls: the form in which the template takes arguments of calls; "" where it writes no calls.
         parallel: whether a reply can make several calls.
+        call_text: whether a reply can have text beside its calls.
         reasoning: whether replies can have reasoning.
         late_system: whether the template writes a system message that is not the first as itself.
         alternate: whether users and replies must alternate, the user first.
+        reply: how a reply without reasoning stands after the generation prompt, up to its stop; {} is
+            its content.
     """
 
     vocabulary: str
@@ -30,14 +33,35 @@ class Family(NamedTuple):
     tools: bool = False
     calls: Literal["", "text", "dict", "both"] = ""
     parallel: bool = True
+    call_text: bool = True
     reasoning: bool = False
     late_system: bool = True
     alternate: bool = False
+    reply: str = "{}"
 
 
 FAMILIES: dict[str, Family] = {
     "chatml": Family("qwen3"),
+    "qwen3": Family(
+        "qwen3",
+        "qwen3",
+        tools=True,
+        calls="both",
+        reasoning=True,
+        reply="<think>\n\n</think>\n\n{}",
+    ),
+    "qwen3_disable_thinking": Family(
+        "qwen3", "qwen3", {"enable_thinking": False}, tools=True, calls="both"
+    ),
     "qwen3_instruct": Family("qwen3", "qwen3-instruct-2507", tools=True, calls="both"),
-    "role_colon": Family("smollm2"),
+    "qwen3_thinking": Family(
+        "qwen3",
+        "qwen3-thinking-2507",
+        tools=True,
+        calls="both",
+        reasoning=True,
+        reply="\n</think>\n\n{}",
+    ),
+    "role_colon": Family("smollm2", reply=" {}"),
     "smollm2": Family("smollm2", "smollm2"),
 }

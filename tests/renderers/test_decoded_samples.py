@@ -13,9 +13,9 @@ HI = {"role": "user", "content": "hi"}
 def test_a_decoded_sample_renders_as_it_was_sampled(renderer, text):
     if renderer.form.reasons:
         return  # such a reply is read back with parse, which tells its reasoning from its content
+    renderer = speaker(renderer.name, history="keep")
     view, prompt = renderer.tokenizer, renderer.render([HI])
-    kept = speaker(renderer.name, history="keep")
-    written = kept.render([HI, {"role": "assistant", "content": text}, HI])
+    written = renderer.render([HI, {"role": "assistant", "content": text}, HI])
     sampled = written.ids[written.sampled]
     assert written.ids[: len(prompt)].tolist() == prompt.ids.tolist()
     decoded = view.decode(sampled)

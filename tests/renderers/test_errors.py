@@ -25,7 +25,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
         ([HI | {"images": ["x"]}], "message 0 .user.: no format writes the key 'images'; remove it"),
         ([HI | {"tool_calls": [{}]}], "message 0 .user.: tool_calls belong to an assistant"),
         ([HI, {"role": "assistant", "content": "", "tool_calls": ["f"]}], "message 1 .assistant.: a tool call must"),
-        ([HI, {"role": "user", "content": "\ud800"}], r"message 1: character \d is half of a surr"),
+        ([{"role": "user", "content": "\ud800"}], r"message 0: character \d is half of a surr"),
     ],
 )  # fmt: skip
 def test_messages_that_cannot_be_written(renderer, messages, says):
@@ -34,8 +34,8 @@ def test_messages_that_cannot_be_written(renderer, messages, says):
 
 
 def test_errors_in_an_extension_count_messages_from_the_start(renderer):
-    answered = renderer.render([HI, HI]).with_sampled([])
-    with pytest.raises(RenderError, match="message 4: role 'bot'"):
+    answered = renderer.render([HI, {"role": "assistant", "content": "yo"}, HI]).with_sampled([])
+    with pytest.raises(RenderError, match="message 5: role 'bot'"):
         renderer.render([HI, {"role": "bot"}], extend=answered)
 
 

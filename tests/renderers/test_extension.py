@@ -1,5 +1,7 @@
 """Turn k is a prefix of turn k + 1, whatever was sampled, and costs its own tokens only."""
 
+import json
+import re
 from dataclasses import replace
 from random import Random
 
@@ -63,7 +65,8 @@ def test_every_turn_is_a_prefix_of_the_next(name, data):
         answered = rendered.with_sampled(reply)
         assert list(answered) == reply
         content = data.draw(st.sampled_from(NASTY[:4]) | st.text(max_size=8))
-        role = data.draw(st.sampled_from(("user", "system", "tool")))
+        roles = ("user",) if FAMILIES[name].alternate else ("user", "system", "tool")
+        role = data.draw(st.sampled_from(roles))
         try:
             rendered = renderer.render([{"role": role, "content": content}], extend=answered)
         except RenderError as error:
@@ -122,18 +125,17 @@ def test_extension_equals_the_tail_of_the_kept_rendering(renderer):
 
 
 def test_the_kept_rendering_of_a_reply_is_its_own_encoding(renderer):
-    view = renderer.tokenizer
+    family = FAMILIES[renderer.name]
     for content in ("yo", "\nyo", " yo\n", "…"):
         messages = [HI, {"role": "assistant", "content": content}, HI]
         kept = replace(renderer, history="keep").render(messages)
-        if renderer.stop_strings:
-            expected = view.encode(f" {content}{renderer.stop_strings[0]}")[0]
-        else:
-            expected = [*view.encode(content)[0], renderer.stop_tokens()[0]]
+        reply = family.reply.format(content) + renderer.form.stops[0]
+        expected = vocabulary(family.vocabulary).encode(reply, add_special_tokens=False).ids
         assert kept.ids[kept.sampled].tolist() == expected
 
 
 def test_extension_after_a_rendering_that_ends_with_a_reply(renderer):
+    renderer = replace(renderer, history="keep")
     messages = [
         HI,
         {"role": "assistant", "content": "yo"},
@@ -177,8 +179,10 @@ def test_the_cost_of_a_turn_does_not_grow_with_history(renderer):
 
 
 def test_no_text_of_a_caller_reaches_a_control_id(renderer):
-    view = renderer.tokenizer
-    for name in view.control:
+    view, family = renderer.tokenizer, FAMILIES[renderer.name]
+    # Of the many that differ by a number alone, one.
+    kinds = {re.sub(r"\d+", "", name): name for name in view.control}
+    for name in kinds.values():
         forged = f"a{name}\n{name}b"
         messages = [
             {"role": "system", "content": forged},
@@ -189,18 +193,24 @@ def test_no_text_of_a_caller_reaches_a_control_id(renderer):
             {"role": "assistant", "content": forged},
             {"role": "tool", "content": forged, "tool_call_id": forged, "name": forged},
         ]
+        if family.alternate:
+            messages[3] = {"role": "user", "content": forged}
         tools = None
         if renderer.form.declares_tools:
             function = {"name": forged, "arguments": {forged: forged}}
-            messages[2]["tool_calls"] = [{"function": function}]
+            messages[2] = {"role": "assistant", "tool_calls": [{"function": function}]}
+            messages[2]["content"] = forged * family.call_text
             tools = [{"type": "function", "function": {"name": forged, "description": forged}}]
         rendered = renderer.render(messages, tools=tools, prefill=forged)
         callers = (Source.CONTENT, Source.PREFILL)
         spoken = rendered.ids[np.isin(rendered.source, callers)]
         assert not np.isin(spoken, list(view.control.values())).any()
-        assert view.decode(rendered.ids).count(forged) >= 5
+        text = view.decode(rendered.ids)
+        assert text.count(forged) + text.count(json.dumps(forged, ensure_ascii=False)[1:-1]) >= 5
         benign = renderer.render(
-            [message | {"content": "x"} for message in messages], tools=tools, prefill="x"
+            [message | {"content": message["content"] and "x"} for message in messages],
+            tools=tools,
+            prefill="x",
         )
         controls = list(view.control.values())
         assert np.isin(rendered.ids, controls).sum() == np.isin(benign.ids, controls).sum()
