@@ -1,13 +1,15 @@
 """Writes the golden ids: what the official templates give for hand-picked conversations.
 
-`python -m tests.golden.write`, from the repository root; needs the templates and vocabularies.
+`python -m tests.golden.write [RENDERER ...]`, from the repository root; needs the templates and
+vocabularies.
 """
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from tests.families import FAMILIES
+from tests.families import FAMILIES, Family
 from tests.official import official_ids
 
 
@@ -69,17 +71,44 @@ CALLS = {
 }
 
 
+def thought(reasoning: str, content: str, *arguments: dict[str, Any]) -> dict[str, Any]:
+    reply = called(content, *arguments) if arguments else said("assistant", content)
+    return reply | {"reasoning_content": reasoning}
+
+
+REASONING = {
+    "reasoning": [HI, thought("R", "A")],
+    "reasoning in history": [HI, thought("R", "A"), HI],
+    "reasoning with newlines": [HI, thought("\n\nR \n", "\n A\n")],
+    "empty reasoning": [HI, thought("", "A")],
+    "two replies with reasoning": [HI, thought("R", "A"), thought("S", "B")],
+    "reasoning without a user": [said("system", "S"), thought("R", "A")],
+}
+REASONING_CALLS = {
+    "reasoning and a call": [HI, thought("R", "", {"x": 1}), said("tool", "1")],
+    "reasoning, a newline and a call": [HI, thought("R", "\n", {"x": 1}), said("tool", "1")],
+    "reasoning in a cycle": [HI, thought("R", "", {}), said("tool", "1"), thought("S", "A")],
+    "no reasoning in a cycle": [HI, called("", {}), said("tool", "1"), thought("S", "A")],
+    "user after a cycle": [HI, thought("R", "", {}), said("tool", "1"), thought("S", "A"), HI],
+}
+
+
 def cases(renderer: str) -> list[dict[str, Any]]:
-    found = [(name, messages, None) for name, messages in PLAIN.items()]
     family = FAMILIES[renderer]
+    found = [(name, messages, None) for name, messages in PLAIN.items()]
     if family.calls:
         found += [(name, messages, None) for name, messages in CALLS.items()]
+    if family.reasoning:
+        found += [(name, messages, None) for name, messages in REASONING.items()]
+    if family.reasoning and family.calls:
+        found += [(name, messages, None) for name, messages in REASONING_CALLS.items()]
     if family.tools:
         found += [
             ("tool schemas", [HI], [TOOL, TOOL]),
             ("tool schemas and system", [said("system", "S"), HI], [TOOL]),
             ("tool schemas and empty system", [said("system", ""), HI], [TOOL]),
             ("tool schemas and a cycle", CALLS["two calls"], [TOOL]),
+            ("tool schemas and one call", CALLS["call"], [TOOL]),
         ]
     return [
         {
@@ -89,12 +118,35 @@ def cases(renderer: str) -> list[dict[str, Any]]:
             "ids": official_ids(renderer, messages, tools),
         }
         for name, messages, tools in found
+        if writes(family, messages)
     ]
 
 
+def writes(family: Family, messages: list[dict[str, Any]]) -> bool:
+    """Whether the family's template writes a conversation as it was said."""
+    roles = [message["role"] for message in messages]
+    if family.alternate:
+        turns = roles[roles[0] == "system" :]
+        if turns != [("user", "assistant")[n % 2] for n in range(len(turns))] or not turns:
+            return False
+    if "system" in roles[1:] and not family.late_system:
+        return False
+    for message in messages:
+        calls = message.get("tool_calls", [])
+        if len(calls) > 1 and not family.parallel:
+            return False
+        if calls and message["content"] and not family.call_text:
+            return False
+        form = {str: "text", dict: "dict"}
+        forms = {form[type(call["function"]["arguments"])] for call in calls}
+        if family.calls != "both" and not forms <= {family.calls}:
+            return False
+    return True
+
+
 if __name__ == "__main__":
-    for renderer, family in FAMILIES.items():
-        if family.template is None:
+    for renderer in sys.argv[1:] or FAMILIES:
+        if FAMILIES[renderer].template is None:
             continue
         rows = ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases(renderer))
         path = Path(__file__).parent / f"{renderer}.json"
