@@ -17,6 +17,7 @@ from mintjax.renderers.registry import (
 from mintjax.renderers.rendered import Cursor, Rendered
 from mintjax.renderers.renderer import Extendable, Renderer
 from mintjax.renderers.segments import bucket, to_segment
+from mintjax.renderers.supervised import TrainOnWhat
 
 __all__ = [
     "Attempt",
@@ -28,6 +29,7 @@ __all__ = [
     "Rendered",
     "Renderer",
     "Source",
+    "TrainOnWhat",
     "bucket",
     "get_renderer",
     "recommended_renderer",

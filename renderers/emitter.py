@@ -21,12 +21,14 @@ class Style(NamedTuple):
         split_turns: whether an assistant's text is encoded apart from what stands around it, as it
             is when the policy says it; otherwise a token may merge the two, as chat templates have
             it.
-        final_stop: whether a last reply gets its stop in formats where the next message brings it.
+        supervised: whether it is written to be trained on. A last reply is then what the policy
+            would say after the generation prompt that the messages before it give, the stop
+            included, and the last token; after any other message stands no generation prompt.
     """
 
     template: bool
     split_turns: bool
-    final_stop: bool = False
+    supervised: bool = False
 
 
 def emit(
@@ -42,8 +44,8 @@ def emit(
 ) -> Rendered:
     """Writes messages after what stands before them.
 
-    A generation prompt follows unless the last message is the assistant's. Of the conversation
-    before, only the cursor is read.
+    A generation prompt follows unless the last message is the assistant's, or ``style`` is for
+    training. Of the conversation before, only the cursor is read.
 
     Args:
         form: the chat format.
@@ -79,7 +81,7 @@ def emit(
     writer.write([Own(said.mended)], message=last, own=Source.GLUE)
 
     spoken = attribute(spoken, said.calls)
-    spoken = form.template(spoken) if style.template else [form.kept(one) for one in spoken]
+    spoken = _rewritten(form, spoken, style)
     if before is None:
         spoken = form.opening(spoken, tools)
     for message, following in zip(spoken, [*spoken[1:], None], strict=True):
@@ -90,13 +92,14 @@ def emit(
         writer.write(header, message=message.number, own=Source.HEADER)
         next_role = None if following is None else following.role
         if message.role == "assistant":
-            if following is None and style.final_stop:
+            if following is None and style.supervised:
                 next_role = "tool" if message.calls else "user"
             body = form.body(message, next_role)
-            if style.split_turns:
+            apart = style.split_turns or (style.supervised and following is None)
+            if apart:
                 writer.cut()
             writer.write(body, message=message.number, own=Source.FORMAT, sampled=True)
-            if style.split_turns:
+            if apart:
                 writer.cut()
             ending = form.written(body[-1].text) if body and isinstance(body[-1], Own) else ""
         else:
@@ -108,9 +111,11 @@ def emit(
     awaiting = role != "assistant"
     after = Spoken(count, "assistant", "", reasoning="") if awaiting else None
     close, header = _between(form, role, after)
-    writer.write([Own(close[_overlap(ending, close) :])], message=last, own=Source.GLUE)
-    writer.write(header, message=count, own=Source.HEADER)
-    writer.write([Said(prefill)], message=count, own=Source.HEADER, said=Source.PREFILL)
+    if awaiting or not style.supervised:
+        writer.write([Own(close[_overlap(ending, close) :])], message=last, own=Source.GLUE)
+    if not style.supervised:
+        writer.write(header, message=count, own=Source.HEADER)
+        writer.write([Said(prefill)], message=count, own=Source.HEADER, said=Source.PREFILL)
     cursor = Cursor(
         renderer=form.name,
         tools=tools_hash,
@@ -121,6 +126,16 @@ def emit(
         calls=() if awaiting else spoken[-1].calls,
     )
     return Rendered(writer.tokens(), cursor, before)
+
+
+def _rewritten(form: Format, spoken: list[Spoken], style: Style) -> Sequence[Spoken]:
+    """The messages as they are to be written: what the template leaves of them, or all that was said."""
+    if not style.template:
+        return [form.kept(one) for one in spoken]
+    if style.supervised and spoken[-1].role == "assistant":
+        *earlier, reply = spoken
+        return [*(form.template(earlier) if earlier else ()), form.kept(reply)]
+    return form.template(spoken)
 
 
 class _Said(NamedTuple):

@@ -8,12 +8,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mintjax.renderers.declared import declared
 from mintjax.renderers.emitter import Style, emit
 from mintjax.renderers.errors import RenderError
 from mintjax.renderers.format import Format, Tools, calls_tools, stop_tokens
 from mintjax.renderers.messages import Spoken, check, to_json
 from mintjax.renderers.parsed import Parsed, parse
 from mintjax.renderers.rendered import Rendered
+from mintjax.renderers.supervised import TrainOnWhat, chosen, supervise
 from mintjax.renderers.tokenizer import Tokenizer, adapt
 from mintjax.types import Message
 
@@ -113,13 +115,12 @@ class Renderer:
             >>> following = renderer.render([{"role": "user", "content": "and?"}], extend=answered)
         """
         view = self._view(tokenizer)
-        if not isinstance(messages, Sequence) or isinstance(messages, str) or not len(messages):
-            raise RenderError(
-                f"messages: expected a list of at least one message, got {messages!r}; every "
-                "rendering adds a message"
-            )
-        first = extend.cursor.messages if extend is not None else 0
-        spoken = [self._check(message, number) for number, message in enumerate(messages, first)]
+        _check_some(messages)
+        if extend is None:
+            numbered, tools = declared(messages, tools)
+        else:
+            numbered = list(enumerate(messages, extend.cursor.messages))
+        spoken = [self._check(message, number) for number, message in numbered]
         if prefill and spoken[-1].role == "assistant":
             raise RenderError(
                 f"prefill: {spoken[-1].where} is the last, so no reply is asked for; leave prefill "
@@ -137,10 +138,58 @@ class Renderer:
             tools_hash=tools_hash,
             before=extend,
             prefill=prefill or "",
-            style=Style(
-                template=self.history == "template" and extend is None,
-                split_turns=self.history == "keep" or extend is not None,
-            ),
+            style=self._style(extend is not None),
+        )
+
+    def supervised(
+        self,
+        messages: Sequence[Message],
+        tokenizer: Any = None,
+        *,
+        tools: Tools | None = None,
+        train_on: str = TrainOnWhat.LAST_ASSISTANT_MESSAGE,
+    ) -> list[Rendered]:
+        """Renders a conversation to train on, with loss weights.
+
+        A reply trains on what the policy would have to say after this renderer's own generation
+        prompt, its stop included, and stands after that prompt. Where the format writes a reply in
+        another way once it is history (reasoning that is stripped), one rendering cannot show all
+        replies so; then there are several, as few as can be, and each reply trains in one of them.
+        Every other message that trains does so without its header, beside the reply that follows it.
+
+        Renders the conversation once for each reply that trains.
+
+        Args:
+            messages: OpenAI-shaped messages, at least one.
+            tokenizer: a tokenizer, where the renderer is not bound to one.
+            tools: JSON schemas to declare in the first system message.
+            train_on: a ``TrainOnWhat`` or its value.
+
+        Returns:
+            Renderings in the order of the messages that train in them, each up to the last of
+            those; ``weights`` is 1 on what trains, 0 elsewhere.
+
+        Raises:
+            RenderError: as ``render``; and where ``train_on`` chooses no message, or a message has
+                the key ``trainable`` without ``"customized"`` or lacks it with that.
+
+        Example:
+            >>> (example,) = renderer.supervised([user, reply, user, reply], train_on="all_assistant_messages")
+            >>> tokenizer.decode(example.ids[example.weights > 0])
+            'The first.<|im_end|>The second.<|im_end|>'
+        """
+        view = self._view(tokenizer)
+        _check_some(messages)
+        numbered, tools = declared(messages, tools)
+        return supervise(
+            self.form,
+            view,
+            [self._check(message, number) for number, message in numbered],
+            tools=tools or (),
+            tools_hash=self._tools_hash(tools),
+            style=self._style(extends=False),
+            trained=chosen(numbered, train_on),
+            headers=train_on == TrainOnWhat.ALL_TOKENS,
         )
 
     def parse(self, ids: Any, tokenizer: Any = None, tools: Tools | None = None) -> Parsed:
@@ -226,6 +275,13 @@ class Renderer:
                 spoken = spoken._replace(content=spoken.content[: -len(stop)], stopped=True)
         return spoken
 
+    def _style(self, extends: bool) -> Style:
+        """How this renderer writes a whole conversation, or what extends one."""
+        return Style(
+            template=self.history == "template" and not extends,
+            split_turns=self.history == "keep" or extends,
+        )
+
     def _view(self, tokenizer: Any) -> Tokenizer:
         """The vocabulary to use, checked."""
         view = self.tokenizer if tokenizer is None else adapt(tokenizer)
@@ -273,6 +329,15 @@ class Renderer:
                 f"{cursor.messages} cannot change them; pass None or the same, or render the whole "
                 "conversation anew"
             )
+
+
+def _check_some(messages: Any) -> None:
+    """Refuses what is no list of messages."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str) or not len(messages):
+        raise RenderError(
+            f"messages: expected a list of at least one message, got {messages!r}; every rendering "
+            "adds a message"
+        )
 
 
 def _named(error: RenderError, count: int) -> int:
