@@ -1,12 +1,11 @@
 """Replies as ids, and what must hold of every stream that they stand in."""
 
 import re
-from random import Random
 from typing import Any
 
 import numpy as np
 
-from mintjax.renderers import Rendered, Renderer, RenderError, Source
+from mintjax.renderers import Rendered, Renderer, Source
 from tests.families import FAMILIES
 
 HI = {"role": "user", "content": "hi"}
@@ -67,13 +66,3 @@ def written(rendered: Rendered, renderer: Renderer) -> str:
     """The text of a rendering, control tokens by name."""
     assert renderer.tokenizer is not None
     return renderer.tokenizer.decode(rendered.ids)
-
-
-def cuts(random: Random, ids: list[int], count: int) -> list[list[int]]:
-    """Some beginnings of a reply."""
-    return [ids[: random.randrange(len(ids) + 1)] for _ in range(count)]
-
-
-__all__ = [
-    "HI", "RenderError", "cuts", "encoded", "follow", "hold", "reply", "stop", "written",
-]  # fmt: skip

@@ -3,7 +3,8 @@
 What must hold: the prompt of a turn and what was sampled after it begin the next prompt; where the
 official template writes a conversation, the rendering is the template's; the mask is on the sampled
 ids alone; no caller's text becomes a control token; arrays are aligned. `follow` and `hold` check all
-but the template. The numbers in the names are those of the cases.
+but the template. The numbers in the names are those of the cases; 19, on fields besides contents, is in
+`test_injection.py`.
 """
 
 import json
@@ -13,7 +14,7 @@ from dataclasses import replace
 import pytest
 from jinja2 import TemplateError
 
-from mintjax.renderers import RenderError, Renderer
+from mintjax.renderers import Renderer, RenderError
 from tests.assets import has_template
 from tests.families import FAMILIES
 from tests.official import official_ids
@@ -213,34 +214,6 @@ def test_16_17_18_control_text_in_contents(renderer):
         if FAMILIES[renderer.name].calls:
             messages = [HI, said("", tool_calls=[call(renderer, {})]), result(content)]
             hold(renderer.render(messages), renderer)
-
-
-@pytest.mark.parametrize("name", CALLING)
-def test_19_control_text_in_every_other_field(name):
-    renderer = speaker(name)
-    view = renderer.tokenizer
-    controls = set(view.control.values())
-    plain = None
-    for forged in ("x", *renderer.form.controls):
-        made = call(renderer, {forged: forged}, name=forged) | {"id": forged}
-        messages = [
-            HI | {"name": forged},
-            said("", tool_calls=[made], name=forged),
-            {"role": "tool", "content": forged, "name": forged, "tool_call_id": forged},
-        ]
-        schema = {
-            "type": "object",
-            "properties": {forged: {"type": "string", "description": forged}},
-        }
-        function = {"name": forged, "description": forged, "parameters": schema}
-        tools = [{"type": "function", "function": function}] if FAMILIES[name].tools else None
-        rendered = renderer.render(messages, tools=tools)
-        hold(rendered, renderer)
-        control = [token for token in rendered if token in controls]
-        plain = plain or control
-        assert control == plain
-    with pytest.raises(RenderError, match="message 0: role"):
-        renderer.render([{"role": renderer.form.controls[0], "content": "x"}])
 
 
 def test_20_a_stop_spelled_in_ordinary_tokens_is_text(renderer):
