@@ -151,7 +151,7 @@ def read_json_call(text: str, *, arguments: str = "arguments") -> ToolCall:
     given = call.get(arguments) if isinstance(call, dict) else None
     if not isinstance(name, str) or not isinstance(given, dict):
         raise ValueError(f"the tool call is no object with a name and an object of {arguments}")
-    return make_call(name, json.dumps(given, ensure_ascii=False, allow_nan=False))
+    return make_call(name, dump_json(given))
 
 
 def load_json(text: str) -> Any:
@@ -159,6 +159,14 @@ def load_json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # brackets may nest without end
+        raise ValueError(f"the tool call is no JSON: {error}") from None
+
+
+def dump_json(value: Any) -> str:
+    """Writes what ``load_json`` read; ValueError where it holds what JSON has no form for."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except RecursionError as error:
         raise ValueError(f"the tool call is no JSON: {error}") from None
 
 

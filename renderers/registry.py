@@ -19,6 +19,7 @@ _FAMILIES = {
     "deepseekv3_thinking": ("deepseek_v31", "DeepSeekV31Thinking"),
     "gemma3": ("gemma3", "Gemma3"),
     "glm4_5": ("glm4_5", "GLM45"),
+    "glm4_5_disable_thinking": ("glm4_5", "GLM45DisableThinking"),
     "gpt_oss_high_reasoning": ("gpt_oss", "GPTOSSHigh"),
     "gpt_oss_low_reasoning": ("gpt_oss", "GPTOSSLow"),
     "gpt_oss_medium_reasoning": ("gpt_oss", "GPTOSSMedium"),

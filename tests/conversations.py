@@ -68,6 +68,8 @@ def conversation(random: Random, family: Family) -> Messages:
         if kind == "call":
             made = random.randrange(1, 4) if family.parallel else 1
             reply["content"] = random.choice([reply["content"] * family.call_text, ""])
+            if reply.get("reasoning_content") and not family.preamble:
+                reply["content"] = ""
             reply["tool_calls"] = [_call(random, family, turn, n) for n in range(made)]
             messages += [
                 {

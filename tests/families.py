@@ -19,6 +19,7 @@ class Family(NamedTuple):
         parallel: whether a reply can make several calls.
         call_text: whether a reply can have text beside its calls.
         reasoning: whether replies can have reasoning.
+        preamble: whether a reply with reasoning can have text beside its calls.
         late_system: whether the template writes a system message that is not the first as itself.
         alternate: whether users and replies must alternate, the user first.
         reply: how a reply without reasoning stands after the generation prompt, up to its stop; {} is
@@ -35,13 +36,46 @@ class Family(NamedTuple):
     parallel: bool = True
     call_text: bool = True
     reasoning: bool = False
+    preamble: bool = True
     late_system: bool = True
     alternate: bool = False
     reply: str = "{}"
 
 
+def _gpt_oss(effort: str) -> Family:
+    """gpt-oss, told how much to reason."""
+    return Family(
+        "gpt-oss",
+        "gpt-oss",
+        {"reasoning_effort": effort},
+        date="2025-08-05",
+        tools=True,
+        calls="dict",
+        parallel=False,
+        reasoning=True,
+        preamble=False,
+        late_system=False,
+        reply="<|channel|>final<|message|>{}",
+    )
+
+
 FAMILIES: dict[str, Family] = {
     "chatml": Family("qwen3"),
+    "glm4_5": Family(
+        "glm-4.5",
+        "glm-4.5",
+        tools=True,
+        calls="dict",
+        reasoning=True,
+        reply="\n<think></think>\n{}",
+    ),
+    "glm4_5_disable_thinking": Family(
+        "glm-4.5", "glm-4.5", {"enable_thinking": False}, tools=True, calls="dict", reply="\n{}"
+    ),
+    "gpt_oss_high_reasoning": _gpt_oss("high"),
+    "gpt_oss_low_reasoning": _gpt_oss("low"),
+    "gpt_oss_medium_reasoning": _gpt_oss("medium"),
+    "qwen2_5": Family("qwen2.5", "qwen2.5", tools=True, calls="dict"),
     "qwen3": Family(
         "qwen3",
         "qwen3",

@@ -17,18 +17,26 @@ def official_ids(
 ) -> list[int]:
     """Ids of a conversation by the official template, with a generation prompt after a non-reply.
 
-    As transformers does before it renders, keys of messages that are None are left out.
+    As transformers does before it renders, keys of messages that are None are left out, and
+    reasoning has both of its names.
     """
     family = FAMILIES[renderer]
     assert family.template is not None
     text = _compiled(family.template).render(
-        messages=[{k: v for k, v in one.items() if v is not None} for one in messages],
+        messages=[_named(message) for message in messages],
         tools=tools or None,
         add_generation_prompt=messages[-1]["role"] != "assistant",
         bos_token=family.bos,
+        strftime_now=lambda form: family.date,
         **family.options,
     )
     return vocabulary(family.vocabulary).encode(text, add_special_tokens=False).ids
+
+
+def _named(message: dict[str, Any]) -> dict[str, Any]:
+    """A message as transformers gives it to a template."""
+    reasoning = message.get("reasoning_content")
+    return {k: v for k, v in (message | {"thinking": reasoning}).items() if v is not None}
 
 
 @cache
