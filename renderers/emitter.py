@@ -1,6 +1,6 @@
 """The one loop that writes conversations: a whole one, or what new messages add to one."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mintjax.renderers.errors import RenderError
@@ -80,7 +80,10 @@ def emit(
         writer.write([Own(form.prefix)], message=-1, own=Source.HEADER)
     writer.write([Own(said.mended)], message=last, own=Source.GLUE)
 
-    spoken = attribute(spoken, said.calls)
+    awaiting = spoken[-1].role != "assistant"
+    spoken = attribute(spoken, said.calls, said.called)
+    called = said.called + sum(len(message.calls) for message in spoken)
+    calls = spoken[-1].calls
     spoken = _rewritten(form, spoken, style)
     if before is None:
         spoken = form.opening(spoken, tools)
@@ -91,6 +94,7 @@ def emit(
         header = _without(header, held - len(close))
         writer.write(header, message=message.number, own=Source.HEADER)
         next_role = None if following is None else following.role
+        message = message._replace(after=role)
         if message.role == "assistant":
             if following is None and style.supervised:
                 next_role = "tool" if message.calls else "user"
@@ -108,7 +112,6 @@ def emit(
             ending = ""
         last, role = message.number, message.role
 
-    awaiting = role != "assistant"
     after = Spoken(count, "assistant", "", reasoning="") if awaiting else None
     close, header = _between(form, role, after)
     if awaiting or not style.supervised:
@@ -123,7 +126,9 @@ def emit(
         messages=count + awaiting,
         awaiting=awaiting,
         ending=close or ending,
-        calls=() if awaiting else spoken[-1].calls,
+        begins=form.begins_after(role),
+        called=called,
+        calls=calls,
     )
     return Rendered(writer.tokens(), cursor, before)
 
@@ -139,21 +144,27 @@ def _rewritten(form: Format, spoken: list[Spoken], style: Style) -> Sequence[Spo
 
 
 class _Said(NamedTuple):
-    """What the last reply has written of what follows it, what mends it, and the calls it made."""
+    """What the last reply has written of what follows it, what mends it, and the calls it made.
+
+    ``called`` counts all calls of the conversation, those included.
+    """
 
     ending: str = ""
     mended: str = ""
     calls: tuple[Call, ...] = ()
+    called: int = 0
 
 
 def _said(form: Format, tokenizer: Tokenizer, before: Rendered, following: Spoken) -> _Said:
     """How the last reply ended. What it says is read only where a tool answers it."""
     cursor = before.cursor
     if cursor.sampled is None:
-        return _Said(cursor.ending, calls=cursor.calls)
+        return _Said(cursor.ending, calls=cursor.calls, called=cursor.called)
     where = f"message {cursor.messages - 1} (assistant)"
     finish = form.finish(cursor.sampled, tokenizer, where)
-    mended = form.mend(finish.body, tokenizer) if finish.how != "stop" else ""
+    mended = ""
+    if finish.how != "stop":
+        mended = form.mend(finish.body, tokenizer, cursor.begins)
     calls: tuple[Call, ...] = ()
     if following.role == "tool" and calls_tools(form):
         attempts = form.read(finish.body, tokenizer, ()).attempts
@@ -164,25 +175,26 @@ def _said(form: Format, tokenizer: Tokenizer, before: Rendered, following: Spoke
                     f"({attempt.error}), which nothing can answer; go on with a user message, or "
                     "end the episode"
                 )
-        calls = made(attempts)
-    return _Said(finish.ending, mended, calls)
+        calls = made(attempts, cursor.called)
+    return _Said(finish.ending, mended, calls, cursor.called + len(calls))
 
 
-def made(attempts: Sequence[Attempt]) -> tuple[Call, ...]:
-    """The calls among attempts at some."""
+def made(attempts: Sequence[Attempt], called: int = 0) -> tuple[Call, ...]:
+    """The calls among attempts at some, after ``called`` earlier ones."""
     calls = [attempt.call for attempt in attempts if attempt.call is not None]
     return tuple(
-        Call(call["function"]["name"], call["function"]["arguments"], call.get("id"))
-        for call in calls
+        Call(call["function"]["name"], call["function"]["arguments"], call.get("id"), place)
+        for place, call in enumerate(calls, called)
     )
 
 
-def attribute(spoken: Sequence[Spoken], calls: Sequence[Call]) -> list[Spoken]:
+def attribute(spoken: Sequence[Spoken], calls: Sequence[Call], called: int = 0) -> list[Spoken]:
     """Says of every tool message which call it answers: by its id, else by its place in the run.
 
     Args:
-        spoken: messages in order.
+        spoken: messages in order; the calls they make are numbered.
         calls: those that the reply before them made.
+        called: how many calls were made before these messages.
 
     Example:
         >>> attribute([Spoken(2, "tool", "ok")], [Call("f", "{}")])[0].answers.name
@@ -192,8 +204,9 @@ def attribute(spoken: Sequence[Spoken], calls: Sequence[Call]) -> list[Spoken]:
     place = 0
     for message in spoken:
         if message.role != "tool":
-            calls, place = message.calls, 0
-            found.append(message)
+            calls, place = tuple(_numbered(message.calls, called)), 0
+            called += len(calls)
+            found.append(message._replace(calls=calls))
             continue
         by_id = [call for call in calls if message.call_id and call.id == message.call_id]
         by_place = list(calls[place : place + 1])
@@ -203,6 +216,11 @@ def attribute(spoken: Sequence[Spoken], calls: Sequence[Call]) -> list[Spoken]:
         found.append(message._replace(answers=answers))
         place += 1
     return found
+
+
+def _numbered(calls: Sequence[Call], called: int) -> Iterator[Call]:
+    """Calls with their places, after ``called`` earlier ones."""
+    return (call._replace(place=place) for place, call in enumerate(calls, called))
 
 
 def _between(form: Format, before: str | None, after: Spoken | None) -> tuple[str, list[Piece]]:

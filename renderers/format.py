@@ -47,8 +47,9 @@ class Format(ABC):
         calls_tools: whether it writes tool calls; by default as ``declares_tools``.
         reasons: whether it writes reasoning.
         channels: the control tokens at which a reply passes from one channel to another, and the
-            channel that begins there.
-        begins: the channel that a reply begins in, after the generation prompt.
+            channel that begins there; after a header ``channel_of`` decides.
+        begins: the channel that a reply begins in, after the generation prompt; see
+            ``begins_after``.
     """
 
     name: ClassVar[str]
@@ -123,6 +124,10 @@ class Format(ABC):
                 with the next role's marker; None at the end.
         """
 
+    def begins_after(self, before: str | None) -> Channel:
+        """The channel that a reply to a message of this role begins in, where the role decides."""
+        return self.begins
+
     def written(self, ending: str) -> str:
         """What of ``between`` a reply that ends with these words of the format has written."""
         return ending
@@ -140,6 +145,21 @@ class Format(ABC):
             tokenizer: the vocabulary.
             tools: the tools that were declared; empty where they are not known.
         """
+
+    def cut(self, reading: Reading) -> Reading:
+        """What a reply says that was cut off, where that differs from what ``read`` says of it."""
+        return reading
+
+    def channel_of(self, header: np.ndarray, tokenizer: Tokenizer) -> Channel:
+        """The channel that a reply enters after a header, where the header's words decide.
+
+        Asked where a token of ``channels`` ends the channel "header".
+
+        Args:
+            header: int32 ``[n]``, its ids with the control tokens that it begins with.
+            tokenizer: the vocabulary.
+        """
+        return "content"
 
     def finish(self, ids: np.ndarray, tokenizer: Tokenizer, where: str) -> Finish:
         """How a sampled reply ended.
@@ -163,15 +183,20 @@ class Format(ABC):
             return Finish("stop", ids[:-1], self.written(name))
         return Finish("end_of_text", ids[:-1], "")
 
-    def mend(self, body: np.ndarray, tokenizer: Tokenizer) -> str:
+    def mend(self, body: np.ndarray, tokenizer: Tokenizer, begins: Channel) -> str:
         """What closes a reply that was cut off, before ``between`` closes the message.
 
         A reply that was cut off inside its reasoning gets the token that ends reasoning, so that
         what follows is not read as more of it. A tool call is never repaired.
+
+        Args:
+            body: int32 ``[n]``, its ids without the one that ended it.
+            tokenizer: the vocabulary.
+            begins: the channel that it begins in.
         """
         leaving = next((name for name, to in self.channels.items() if to == "content"), "")
         ids = {tokenizer.control[name]: name for name in self.channels}
-        channel = self.begins
+        channel = begins
         for token in body[np.isin(body, list(ids))].tolist():
             # A tool call that is begun inside reasoning is part of it.
             if channel != "reasoning" or ids[token] == leaving:

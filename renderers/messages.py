@@ -12,11 +12,15 @@ _KEYS = {"role", "content", "tool_calls", "tool_call_id", "name", "reasoning_con
 
 
 class Call(NamedTuple):
-    """A tool call: the function's name, its arguments as a JSON text or a dict, and the call's id."""
+    """A tool call: the function's name, its arguments as a JSON text or a dict, and the call's id.
+
+    ``place`` is how many calls the conversation has made before it.
+    """
 
     name: str
     arguments: str | dict[str, Any]
     id: str | None = None
+    place: int = 0
 
 
 class Spoken(NamedTuple):
@@ -32,6 +36,7 @@ class Spoken(NamedTuple):
         name: the ``name`` that the caller gave.
         call_id: the ``tool_call_id`` of a tool's message.
         answers: the call that a tool's message answers, where one is known.
+        after: role of the message that is written before it; for ``Format.body`` only.
         stopped: whether its text came with the stop of the format, which is left out of ``content``.
         variant: a mark that ``Format.template`` leaves for ``Format.between`` and ``Format.body``.
         pieces: the body, where ``Format.opening`` has made it already.
@@ -45,6 +50,7 @@ class Spoken(NamedTuple):
     name: str | None = None
     call_id: str | None = None
     answers: Call | None = None
+    after: str | None = None
     stopped: bool = False
     variant: str = ""
     pieces: tuple[Piece, ...] | None = None

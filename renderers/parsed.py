@@ -36,7 +36,8 @@ class Parsed:
 def parse(form: Format, ids: Any, tokenizer: Tokenizer, tools: Tools) -> Parsed:
     """Reads a reply; see ``Renderer.parse``."""
     finish = form.finish(to_ids(ids, "reply"), tokenizer, "reply")
-    content, reasoning, attempts = form.read(finish.body, tokenizer, tools)
+    reading = form.read(finish.body, tokenizer, tools)
+    content, reasoning, attempts = form.cut(reading) if finish.how == "length" else reading
     declared = {_name(tool) for tool in tools}
     checked = tuple(_declared(attempt, declared) if tools else attempt for attempt in attempts)
     message: Message = {"role": "assistant", "content": content}

@@ -7,6 +7,7 @@ from typing import Any, overload
 import numpy as np
 
 from mintjax.renderers.errors import RenderError
+from mintjax.renderers.format import Channel
 from mintjax.renderers.messages import Call
 from mintjax.renderers.pieces import Source, Tokens
 from mintjax.renderers.sampled import ids_after_stop, to_ids
@@ -24,6 +25,8 @@ class Cursor:
         awaiting: true while the stream ends with a generation prompt.
         ending: how the last message's text ends, as far as it counts for the next header
             (``Format.between``).
+        begins: the channel that the awaited reply begins in.
+        called: how many tool calls replies have made, but for those that were sampled last.
         calls: the tool calls of the last reply where it was given as text.
         sampled: int32 ``[n]``, the ids of the last reply where the policy spoke it; None where it
             was given as text.
@@ -35,6 +38,8 @@ class Cursor:
     messages: int
     awaiting: bool
     ending: str = ""
+    begins: Channel = "content"
+    called: int = 0
     calls: tuple[Call, ...] = ()
     sampled: np.ndarray | None = field(default=None, repr=False, compare=False)
 
