@@ -4,6 +4,7 @@ Nothing here imports jax, torch or transformers.
 """
 
 from mintjax.renderers.errors import RenderError
+from mintjax.renderers.facade import ParseTermination
 from mintjax.renderers.format import Format
 from mintjax.renderers.parsed import Parsed
 from mintjax.renderers.pieces import Source
@@ -17,18 +18,22 @@ from mintjax.renderers.registry import (
 from mintjax.renderers.rendered import Cursor, Rendered
 from mintjax.renderers.renderer import Extendable, Renderer
 from mintjax.renderers.segments import bucket, to_segment
+from mintjax.renderers.streaming import Delta, Stream
 from mintjax.renderers.supervised import TrainOnWhat
 
 __all__ = [
     "Attempt",
     "Cursor",
+    "Delta",
     "Extendable",
     "Format",
+    "ParseTermination",
     "Parsed",
     "RenderError",
     "Rendered",
     "Renderer",
     "Source",
+    "Stream",
     "TrainOnWhat",
     "bucket",
     "get_renderer",

@@ -11,10 +11,12 @@ import numpy as np
 from mintjax.renderers.declared import declared
 from mintjax.renderers.emitter import Style, emit
 from mintjax.renderers.errors import RenderError
+from mintjax.renderers.facade import TinkerNames
 from mintjax.renderers.format import Format, Tools, calls_tools, stop_tokens
 from mintjax.renderers.messages import Spoken, check, to_json
 from mintjax.renderers.parsed import Parsed, parse
 from mintjax.renderers.rendered import Rendered
+from mintjax.renderers.streaming import Stream
 from mintjax.renderers.supervised import TrainOnWhat, chosen, supervise
 from mintjax.renderers.tokenizer import Tokenizer, adapt
 from mintjax.types import Message
@@ -38,7 +40,7 @@ class Extendable:
 
 
 @dataclass(frozen=True)
-class Renderer:
+class Renderer(TinkerNames):
     """A chat format, bound to a tokenizer or not. Make one with ``get_renderer``.
 
     Attributes:
@@ -215,6 +217,27 @@ class Renderer:
             {'role': 'assistant', 'content': 'hi'}
         """
         return parse(self.form, ids, self._view(tokenizer), tools or ())
+
+    def stream(
+        self, tokenizer: Any = None, tools: Tools | None = None, *, prompt: Rendered | None = None
+    ) -> Stream:
+        """Reads a reply while it is being sampled; the twin of ``parse``.
+
+        Args:
+            tokenizer: a tokenizer, where the renderer is not bound to one.
+            tools: as for ``parse``.
+            prompt: what the reply answers; in some formats that decides whether it begins with
+                reasoning.
+
+        Example:
+            >>> stream = renderer.stream()
+            >>> stream.feed([6023]), stream.feed([151645])
+            ([Delta(channel='content', text='hi')], [])
+            >>> stream.finish().message
+            {'role': 'assistant', 'content': 'hi'}
+        """
+        begins = self.form.begins if prompt is None else prompt.cursor.begins
+        return Stream(self.form, self._view(tokenizer), tools or (), begins)
 
     def can_extend(
         self, messages: Sequence[Message], tokenizer: Any = None, *, tools: Tools | None = None

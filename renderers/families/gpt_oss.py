@@ -11,9 +11,9 @@ from typing import ClassVar
 import numpy as np
 
 from mintjax.renderers.errors import RenderError
-from mintjax.renderers.families.gpt_oss_reading import read_reply
+from mintjax.renderers.families.gpt_oss_reading import header_channel, read_reply
 from mintjax.renderers.families.typescript_schema import namespace
-from mintjax.renderers.format import Finish, Format, Tools
+from mintjax.renderers.format import Channel, Finish, Format, Tools
 from mintjax.renderers.messages import Spoken, arguments_text, to_json
 from mintjax.renderers.pieces import Own, Piece, Said
 from mintjax.renderers.reading import Reading, parts
@@ -172,6 +172,10 @@ class GPTOSS(Format):
             return finish._replace(body=ids)
         closed = finish.body.size and tokenizer.name(int(finish.body[-1])) == "<|end|>"
         return finish._replace(ending="<|end|>") if closed and finish.how == "length" else finish
+
+    def channel_of(self, header: np.ndarray, tokenizer: Tokenizer) -> Channel:
+        """See ``Format.channel_of``."""
+        return header_channel(parts(header, tokenizer, self.controls))
 
     def read(self, body: np.ndarray, tokenizer: Tokenizer, tools: Tools) -> Reading:
         """See ``Format.read``."""

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from mintjax.renderers.format import Channel
 from mintjax.renderers.reading import Attempt, Part, Reading, dump_json, load_json, make_call
 
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -35,6 +36,24 @@ def read_reply(found: Sequence[Part]) -> Reading:
         else:
             (reasoning if message.channel == "analysis" else content).append(message.said)
     return Reading("\n".join(content), "\n".join(reasoning) if reasoning else None, tuple(attempts))
+
+
+def header_channel(found: Sequence[Part]) -> Channel:
+    """What a message is, by its header alone.
+
+    Args:
+        found: the header, cut at the control tokens of the format.
+
+    Example:
+        >>> header_channel(parts(ids, view, GPTOSS.controls))
+        'reasoning'
+    """
+    if not found:
+        return "content"
+    message = _message(found, first=found[0].control != "<|start|>")
+    if message.recipient is not None:
+        return "tool_call"
+    return "reasoning" if message.channel == "analysis" else "content"
 
 
 class _Message(NamedTuple):
