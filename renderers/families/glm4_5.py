@@ -151,6 +151,12 @@ class GLM45DisableThinking(GLM45):
     reasons = False
     channels: ClassVar = {"<tool_call>": "tool_call", "</tool_call>": "content"}
 
+    def kept(self, message: Spoken) -> Spoken:
+        """See ``Format.kept``. A decoded sample has the newline already that stands before a text."""
+        if not message.stopped:
+            return message
+        return message._replace(content=message.content.removeprefix("\n"))
+
     def between(self, before: str | None, after: Spoken | None) -> tuple[str, str]:
         """See ``Format.between``."""
         close, header = super().between(before, after)
