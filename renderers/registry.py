@@ -3,10 +3,11 @@
 import difflib
 import importlib
 import re
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from mintjax.renderers.errors import RenderError
 from mintjax.renderers.format import Format
+from mintjax.renderers.hf_template import TemplateRenderer
 from mintjax.renderers.renderer import Renderer
 from mintjax.renderers.tokenizer import adapt
 
@@ -61,7 +62,7 @@ _MODELS = (
 
 def renderer_names() -> tuple[str, ...]:
     """All names that ``get_renderer`` takes, in alphabetical order."""
-    return tuple(sorted({*_FAMILIES, *_registered}))
+    return tuple(sorted({*_FAMILIES, *_registered, TemplateRenderer.name}))
 
 
 def register_renderer(name: str, form: Format) -> None:
@@ -78,7 +79,7 @@ def register_renderer(name: str, form: Format) -> None:
         >>> register_renderer("mine", Mine())
         >>> renderer = get_renderer("mine", tokenizer)
     """
-    if name in _FAMILIES or name in _registered:
+    if name in renderer_names():
         raise RenderError(f"renderer {name!r} is registered already; choose another name")
     if form.name != name:
         raise RenderError(
@@ -110,17 +111,29 @@ def recommended_renderer(model_name: str) -> str:
     return name
 
 
+@overload
+def get_renderer(name: Literal["hf_template"], tokenizer: Any) -> TemplateRenderer: ...
+@overload
 def get_renderer(
     name: str,
     tokenizer: Any = None,
     *,
     history: Literal["template", "keep"] = "template",
     date: str | None = None,
-) -> Renderer:
+) -> Renderer: ...
+def get_renderer(
+    name: str,
+    tokenizer: Any = None,
+    *,
+    history: Literal["template", "keep"] = "template",
+    date: str | None = None,
+) -> Renderer | TemplateRenderer:
     """The renderer of a chat format.
 
     Args:
-        name: one of ``renderer_names()``; ``recommended_renderer(model)`` chooses.
+        name: one of ``renderer_names()``; ``recommended_renderer(model)`` chooses. ``"hf_template"``
+            renders with the chat template of a tokenizer of ``transformers``, and has neither of
+            the options.
         tokenizer: a fast tokenizer of ``transformers``, a ``tokenizers.Tokenizer`` or a ``tiktoken``
             encoding; with one, calls need name none.
         history: how a whole conversation is rendered. ``"template"``: id for id as the model's
@@ -144,6 +157,13 @@ def get_renderer(
         raise RenderError(f"renderer {name!r} is unknown; {hint}There are {', '.join(names)}")
     if history not in ("template", "keep"):
         raise RenderError(f"history: expected 'template' or 'keep', got {history!r}")
+    if name == TemplateRenderer.name:
+        if history != "template" or date is not None:
+            raise RenderError(
+                "history, date: 'hf_template' renders as the tokenizer's chat template does; leave "
+                "them out"
+            )
+        return TemplateRenderer(tokenizer)
     form = _registered.get(name) or _built_in(name)
     if date is not None:
         undated, form = form, form.dated(date)
