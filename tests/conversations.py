@@ -58,6 +58,8 @@ def conversation(random: Random, family: Family) -> Messages:
     kinds += ["call"] * bool(family.calls) + ["system"] * family.late_system
     for turn in range(random.randrange(1, 6)):
         kind = ("user", "assistant")[turn % 2] if family.alternate else random.choice(kinds)
+        if family.user_first and not turn:
+            kind = "user"
         if kind in ("user", "system"):
             messages.append({"role": kind, "content": text(random)})
             continue

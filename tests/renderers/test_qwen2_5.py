@@ -6,9 +6,7 @@ from tests.official import official_ids
 from tests.renderers.conftest import speaker
 
 HI = {"role": "user", "content": "hi"}
-DEFAULT = (
-    "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant."
-)
+DEFAULT = "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 PROMPT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 TOOL = {"type": "function", "function": {"name": "f"}}
 RESULT = {"role": "tool", "content": "7"}

@@ -4,6 +4,7 @@ import pytest
 
 from mintjax.renderers import RenderError, Source, get_renderer
 from tests.assets import vocabulary
+from tests.official import official_ids
 from tests.renderers.conftest import speaker
 
 THREE = ("qwen3", "qwen3_thinking", "qwen3_disable_thinking")
@@ -192,12 +193,14 @@ def test_a_call_that_was_cut_after_the_reasoning():
     assert parsed.message == reply('<tool_call>\n{"name": "f', "R")
 
 
-def test_reasoning_is_refused_where_the_prompt_closes_the_think_block():
+@pytest.mark.parametrize("name", ["qwen3_disable_thinking", "qwen3_instruct"])
+def test_deviation_reasoning_is_refused_where_there_is_none(name):
+    """The templates write it after the last user message, or leave it out in silence."""
     with pytest.raises(RenderError, match=r"message 1 \(assistant\).*writes no reasoning"):
-        speaker("qwen3_disable_thinking").render([HI, reply("yo", "Hm.")])
+        speaker(name).render([HI, reply("yo", "Hm.")])
 
 
-def test_deviation_text_that_spells_a_think_block_is_text():
+def test_deviation_a_think_block_in_the_text_is_text():
     """The official template takes it for reasoning, and forgets it at the next user."""
     said = "<think>\nHm.\n</think>\n\nyo"
     for name in THREE:
@@ -217,5 +220,14 @@ def test_a_tool_result_that_a_user_wrote_is_no_question():
 
 
 def test_a_vocabulary_without_think_tokens():
-    with pytest.raises(RenderError, match="needs the control tokens .*<think>, </think>"):
+    with pytest.raises(RenderError, match=r"needs the control tokens .*<think>, </think>"):
         get_renderer("qwen3", vocabulary("smollm2"))
+
+
+def test_deviation_text_parts_are_joined():
+    """The official template writes nothing for a list of parts."""
+    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    joined = speaker("qwen3").render([{"role": "user", "content": parts}])
+    assert list(joined) == list(speaker("qwen3").render([HI]))
+    official = official_ids("qwen3", [{"role": "user", "content": parts}])
+    assert official == official_ids("qwen3", [HI | {"content": ""}])
