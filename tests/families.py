@@ -22,6 +22,7 @@ class Family(NamedTuple):
         preamble: whether a reply with reasoning can have text beside its calls.
         late_system: whether the template writes a system message that is not the first as itself.
         alternate: whether users and replies must alternate, the user first.
+        user_first: whether a user must come first, as tools stand in that message.
         reply: how a reply without reasoning stands after the generation prompt, up to its stop; {} is
             its content.
     """
@@ -39,6 +40,7 @@ class Family(NamedTuple):
     preamble: bool = True
     late_system: bool = True
     alternate: bool = False
+    user_first: bool = False
     reply: str = "{}"
 
 
@@ -59,8 +61,25 @@ def _gpt_oss(effort: str) -> Family:
     )
 
 
+def _llama(template: str) -> Family:
+    """Llama 3.1 or 3.2, told a day."""
+    return Family(
+        "llama3.1",
+        template,
+        {"date_string": "5 Aug 2025"},
+        bos="<|begin_of_text|>",
+        date="5 Aug 2025",
+        tools=True,
+        calls="dict",
+        parallel=False,
+        call_text=False,
+        user_first=True,
+    )
+
+
 FAMILIES: dict[str, Family] = {
     "chatml": Family("qwen3"),
+    "gemma3": Family("gemma3", "gemma3", bos="<bos>", late_system=False, alternate=True),
     "glm4_5": Family(
         "glm-4.5",
         "glm-4.5",
@@ -75,6 +94,9 @@ FAMILIES: dict[str, Family] = {
     "gpt_oss_high_reasoning": _gpt_oss("high"),
     "gpt_oss_low_reasoning": _gpt_oss("low"),
     "gpt_oss_medium_reasoning": _gpt_oss("medium"),
+    "llama3": Family("llama3", "llama3", bos="<|begin_of_text|>"),
+    "llama3_1": _llama("llama3.1"),
+    "llama3_2": _llama("llama3.2"),
     "qwen2_5": Family("qwen2.5", "qwen2.5", tools=True, calls="dict"),
     "qwen3": Family(
         "qwen3",
