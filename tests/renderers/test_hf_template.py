@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -15,21 +16,19 @@ from tests.families import FAMILIES
 from tests.renderers.conftest import speaker
 from tests.renderers.replies import HI, encoded, reply
 
-CONVERSATIONS = 100
+CONVERSATIONS = 50
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
-def own(name, **options):
-    """A renderer with the chat template of one of our families, as transformers loads it."""
+@cache
+def own(name, chat_template=None):
+    """A renderer with a family's vocabulary, as transformers loads it, and its template or another."""
     family = FAMILIES[name]
-    return get_renderer(
-        "hf_template",
-        PreTrainedTokenizerFast(
-            tokenizer_object=vocabulary(family.vocabulary),
-            chat_template=options.get("chat_template") or template(family.template or name),
-            eos_token="<|im_end|>",
-        ),
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=vocabulary(family.vocabulary), eos_token="<|im_end|>"
     )
+    wrapped.chat_template = chat_template or template(family.template or name)
+    return get_renderer("hf_template", wrapped)
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +109,8 @@ def test_can_extend(thinking, instruct):
 
 
 def test_a_template_that_rewrites_a_prompt_is_refused():
-    renderer = own(
-        "qwen3_instruct",
-        chat_template="{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
-    )
+    counts = "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    renderer = own("smollm2", counts)
     with pytest.raises(RenderError, match=r"message \d .*once message 2 follows"):
         renderer.render([HI], extend=renderer.render([HI]).with_sampled([300]))
 
@@ -158,7 +155,7 @@ def test_parse(instruct):
 
 def test_what_is_refused(instruct):
     with pytest.raises(RenderError, match="needs a tokenizer with a chat_template, got Tokenizer"):
-        get_renderer("hf_template", vocabulary("qwen3"))
+        get_renderer("hf_template", vocabulary("smollm2"))
     with pytest.raises(RenderError, match="leave them out"):
         get_renderer("hf_template", instruct.source, history="keep")
     with pytest.raises(RenderError, match="at least one message"):
@@ -173,7 +170,7 @@ def test_what_is_refused(instruct):
         instruct.render([HI], tools=[TOOL], extend=instruct.render([HI]).with_sampled([]))
     with pytest.raises(RenderError, match="the last message is the assistant's"):
         instruct.render([HI, {"role": "assistant", "content": "x"}], prefill="x")
-    refusing = own("qwen3_instruct", chat_template="{{ raise_exception('never') }}")
+    refusing = own("smollm2", "{{ raise_exception('never') }}")
     with pytest.raises(RenderError, match=r"chat template refuses them .never."):
         refusing.render([HI])
 
