@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from mintjax import types
 from mintjax.renderers.declared import declaring
 from mintjax.renderers.errors import RenderError
 from mintjax.renderers.format import Format, Tools, calls_tools
@@ -13,9 +14,6 @@ from mintjax.renderers.parsed import Parsed
 from mintjax.renderers.rendered import Rendered
 from mintjax.renderers.supervised import TrainOnWhat
 from mintjax.types import Message
-
-if TYPE_CHECKING:
-    from mintjax.types import ModelInput
 
 
 class ParseTermination(StrEnum):
@@ -77,7 +75,7 @@ class TinkerNames:
         messages: Sequence[Message],
         role: str = "assistant",
         prefill: str | None = None,
-    ) -> "ModelInput":
+    ) -> "types.ModelInput":
         """The ids to sample a reply after.
 
         Args:
@@ -92,8 +90,6 @@ class TinkerNames:
             >>> renderer.build_generation_prompt([{"role": "user", "content": "hi"}]).length
             9
         """
-        from mintjax.types import ModelInput
-
         if role != "assistant":
             raise RenderError(
                 f"role: expected 'assistant', got {role!r}; only the assistant's replies are sampled"
@@ -104,28 +100,26 @@ class TinkerNames:
                 f"message {len(messages) - 1} (assistant): it is the last, so no reply is asked for; "
                 "leave it out, or give its text as prefill"
             )
-        return ModelInput.from_ints(tokens=list(rendered))
+        return types.ModelInput.from_ints(tokens=list(rendered))
 
     def build_supervised_examples(
         self: _Speaks,
         messages: Sequence[Message],
         train_on_what: str = TrainOnWhat.LAST_ASSISTANT_TURN,
-    ) -> "list[tuple[ModelInput, np.ndarray]]":
+    ) -> "list[tuple[types.ModelInput, np.ndarray]]":
         """Ids and loss weights, float32 ``[n]`` each; see ``Renderer.supervised``.
 
         Example:
             >>> for ids, weights in renderer.build_supervised_examples([user, reply]): ...
         """
-        from mintjax.types import ModelInput
-
         examples = self.supervised(messages, train_on=train_on_what)
-        return [(ModelInput.from_ints(tokens=list(one)), one.weights) for one in examples]
+        return [(types.ModelInput.from_ints(tokens=list(one)), one.weights) for one in examples]
 
     def build_supervised_example(
         self,
         messages: Sequence[Message],
         train_on_what: str = TrainOnWhat.LAST_ASSISTANT_MESSAGE,
-    ) -> "tuple[ModelInput, np.ndarray]":
+    ) -> "tuple[types.ModelInput, np.ndarray]":
         """The same for a conversation that one rendering is enough for.
 
         Raises:
@@ -211,7 +205,10 @@ def _talks(form: Format) -> list[list[Any]]:
         talks.append([ask, reply, ask, reply])
     if calls_tools(form):
         function = {"name": "f", "arguments": "{}"}
-        call = reply | {"tool_calls": [{"type": "function", "id": "1", "function": function}]}
+        call = reply | {
+            "content": "",
+            "tool_calls": [{"type": "function", "id": "1", "function": function}],
+        }
         result = {"role": "tool", "content": "1", "tool_call_id": "1", "name": "f"}
         talks.append([ask, call, result, reply, ask, reply])
     return talks

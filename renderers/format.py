@@ -67,6 +67,14 @@ class Format(ABC):
         """The family's name; there is nothing else to tell."""
         return f"{type(self).__name__}()"
 
+    def __eq__(self, other: object) -> bool:
+        """Whether another format is of the same family and holds the same."""
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        """Goes with ``__eq__``."""
+        return hash((type(self), *sorted(vars(self).items())))
+
     def dated(self, date: str) -> "Format | None":
         """This format with a day written into its prompt; None where it writes none."""
         return None
