@@ -17,7 +17,7 @@ from mintjax.renderers.registry import (
 )
 from mintjax.renderers.rendered import Cursor, Rendered
 from mintjax.renderers.renderer import Extendable, Renderer
-from mintjax.renderers.segments import bucket, to_segment
+from mintjax.renderers.segments import Segments, bucket, segment_count, to_segment, to_segments
 from mintjax.renderers.streaming import Delta, Stream
 from mintjax.renderers.supervised import TrainOnWhat
 
@@ -32,6 +32,7 @@ __all__ = [
     "RenderError",
     "Rendered",
     "Renderer",
+    "Segments",
     "Source",
     "Stream",
     "TrainOnWhat",
@@ -40,5 +41,7 @@ __all__ = [
     "recommended_renderer",
     "register_renderer",
     "renderer_names",
+    "segment_count",
     "to_segment",
+    "to_segments",
 ]
