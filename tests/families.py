@@ -14,9 +14,11 @@ class Family(NamedTuple):
         options: what the template is given besides messages and tools.
         bos: value of the template's `bos_token`.
         date: the day that the renderer is made with, where it writes one.
-        tools: whether schemas can be declared.
+        tools: whether the template writes schemas.
+        sorts: whether the model's own tokenizer sorts the keys of schemas before the template.
         calls: the form in which the template takes arguments of calls; "" where it writes no calls.
         parallel: whether a reply can make several calls.
+        ids: whether the template writes the ids of calls.
         call_text: whether a reply can have text beside its calls.
         reasoning: whether replies can have reasoning.
         preamble: whether a reply with reasoning can have text beside its calls.
@@ -33,8 +35,10 @@ class Family(NamedTuple):
     bos: str = ""
     date: str | None = None
     tools: bool = False
+    sorts: bool = False
     calls: Literal["", "text", "dict", "both"] = ""
     parallel: bool = True
+    ids: bool = False
     call_text: bool = True
     reasoning: bool = False
     preamble: bool = True
@@ -61,6 +65,12 @@ def _gpt_oss(effort: str) -> Family:
     )
 
 
+def _deepseek(vocabulary: str, template: str, **more: Any) -> Family:
+    """A DeepSeek model. Its templates write no schemas, and move late system messages to the front."""
+    bos = "<｜begin▁of▁sentence｜>"
+    return Family(vocabulary, template, bos=bos, calls="text", late_system=False, **more)
+
+
 def _llama(template: str) -> Family:
     """Llama 3.1 or 3.2, told a day."""
     return Family(
@@ -79,6 +89,18 @@ def _llama(template: str) -> Family:
 
 FAMILIES: dict[str, Family] = {
     "chatml": Family("qwen3"),
+    "deepseek_r1": _deepseek(
+        "deepseek-r1", "deepseek-r1", reasoning=True, reply="\n</think>\n\n{}"
+    ),
+    "deepseek_v3_0324": _deepseek("deepseek-v3", "deepseek-v3-0324"),
+    "deepseekv3": _deepseek("deepseek-v3.1", "deepseek-v3.1"),
+    "deepseekv3_thinking": _deepseek(
+        "deepseek-v3.1",
+        "deepseek-v3.1",
+        options={"thinking": True},
+        reasoning=True,
+        reply="</think>{}",
+    ),
     "gemma3": Family("gemma3", "gemma3", bos="<bos>", late_system=False, alternate=True),
     "glm4_5": Family(
         "glm-4.5",
@@ -94,6 +116,19 @@ FAMILIES: dict[str, Family] = {
     "gpt_oss_high_reasoning": _gpt_oss("high"),
     "gpt_oss_low_reasoning": _gpt_oss("low"),
     "gpt_oss_medium_reasoning": _gpt_oss("medium"),
+    "kimi_k2": Family(
+        "kimi-k2",
+        "kimi-k2-thinking",
+        tools=True,
+        sorts=True,
+        calls="both",
+        ids=True,
+        reasoning=True,
+        reply="<think></think>{}",
+    ),
+    "kimi_k2_instruct": Family(
+        "kimi-k2", "kimi-k2-instruct", tools=True, sorts=True, calls="both", ids=True
+    ),
     "llama3": Family("llama3", "llama3", bos="<|begin_of_text|>"),
     "llama3_1": _llama("llama3.1"),
     "llama3_2": _llama("llama3.2"),

@@ -22,6 +22,8 @@ def official_ids(
     """
     family = FAMILIES[renderer]
     assert family.template is not None
+    if family.sorts:
+        tools = json.loads(json.dumps(tools, sort_keys=True))
     text = _compiled(family.template).render(
         messages=[_named(message) for message in messages],
         tools=tools or None,

@@ -138,6 +138,7 @@ def cases(renderer: str) -> list[dict[str, Any]]:
         ]
     rows: list[dict[str, Any]] = []
     for name, messages, tools in found:
+        messages = fitted(family, messages)
         if not writes(family, messages):
             continue
         try:
@@ -146,6 +147,29 @@ def cases(renderer: str) -> list[dict[str, Any]]:
             continue
         rows.append({"name": name, "messages": messages, "tools": tools, "ids": ids})
     return rows
+
+
+def fitted(family: Family, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A conversation with arguments as text and with ids of calls, where the template needs them."""
+    found: list[dict[str, Any]] = []
+    made: list[str] = []
+    answered = 0
+    for message in messages:
+        calls = []
+        for call in message.get("tool_calls", []):
+            function = call["function"]
+            if family.calls == "text" and isinstance(function["arguments"], dict):
+                text = json.dumps(function["arguments"], ensure_ascii=False)
+                call = call | {"function": function | {"arguments": text}}
+            if family.ids:
+                made.append(f"functions.{function['name']}:{len(made)}")
+                call = call | {"id": made[-1]}
+            calls.append(call)
+        if message["role"] == "tool" and family.ids:
+            message = message | {"tool_call_id": [*made, "functions.f:0"][answered]}
+            answered += 1
+        found.append(message | {"tool_calls": calls} if calls else message)
+    return found
 
 
 def writes(family: Family, messages: list[dict[str, Any]]) -> bool:

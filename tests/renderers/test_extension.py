@@ -72,7 +72,13 @@ def test_every_turn_is_a_prefix_of_the_next(name, data):
         except RenderError as error:
             assert any(
                 cause in str(error)
-                for cause in ("no token for", "which would start a turn", "cut off inside a tool")
+                for cause in (
+                    "no token for",
+                    "which would start a turn",
+                    "cut off inside a tool",
+                    "room for system messages at the start only",
+                    "no call before it",
+                )
             )
             return
         assert rendered.start == len(stream) + len(reply)
@@ -83,7 +89,9 @@ def test_every_turn_is_a_prefix_of_the_next(name, data):
         assert whole.sampled.tolist() == marks
         assert len(whole.message) == len(whole.source) == len(whole.weights) == len(stream)
         assert (np.diff(whole.message[whole.message >= 0]) >= 0).all()
-        assert whole.message.max() == rendered.cursor.messages - 1
+        # DeepSeek asks for a reply to a tool without a word.
+        unasked = "deepseek" in name and role == "tool"
+        assert whole.message.max() == rendered.cursor.messages - 1 - unasked
 
 
 def as_sampled(renderer, messages, tools):
