@@ -27,12 +27,19 @@ Piece = Own | Said
 
 
 class Source(IntEnum):
-    """Who wrote a token: the format, a message (or tool schema), a prefill, or the policy."""
+    """What a token is, and who wrote it.
 
-    TEMPLATE = 0
+    HEADER: the format's words before a message, the generation prompt and BOS among them. CONTENT: a
+    caller's words, in a message or a tool schema. FORMAT: the format's words inside a message. GLUE:
+    what closes a message. PREFILL: a reply's first words, given by the caller. SAMPLED: the policy's.
+    """
+
+    HEADER = 0
     CONTENT = 1
-    PREFILL = 2
-    SAMPLED = 3
+    FORMAT = 2
+    GLUE = 3
+    PREFILL = 4
+    SAMPLED = 5
 
 
 class Tokens(NamedTuple):
@@ -61,7 +68,8 @@ class Writer:
 
     Example:
         >>> writer = Writer(tokenizer, ("<|im_start|>", "<|im_end|>"))
-        >>> writer.write([Own("<|im_start|>user\n"), Said("hi"), Own("<|im_end|>")], message=0)
+        >>> writer.write([Own("<|im_start|>user\n"), Said("hi"), Own("<|im_end|>")],
+        ...              message=0, own=Source.FORMAT)
         >>> writer.tokens().ids
         array([151644, 872, 198, 6023, 151645], dtype=int32)
     """
@@ -80,10 +88,11 @@ class Writer:
         pieces: Iterable[Piece],
         *,
         message: int,
-        sampled: bool = False,
+        own: Source,
         said: Source = Source.CONTENT,
+        sampled: bool = False,
     ) -> None:
-        """Appends pieces of one message; ``said`` is the source of a caller's words among them.
+        """Appends pieces of one message; ``own`` and ``said`` are the sources of its two kinds.
 
         Raises:
             RenderError: where a text holds half of a surrogate pair.
@@ -93,7 +102,7 @@ class Writer:
                 _check_unicode(piece.text, message)
                 self._run.append((piece.text, (sampled, message, said)))
                 continue
-            mark = (sampled, message, Source.TEMPLATE)
+            mark = (sampled, message, own)
             parts = self._controls.split(piece.text) if self._controls else [piece.text]
             for index, part in enumerate(parts):
                 if index % 2:  # re.split puts what the group matched at the odd places

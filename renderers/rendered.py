@@ -7,6 +7,8 @@ from typing import Any, overload
 import numpy as np
 
 from mintjax.renderers.errors import RenderError
+from mintjax.renderers.format import Channel
+from mintjax.renderers.messages import Call
 from mintjax.renderers.pieces import Source, Tokens
 from mintjax.renderers.sampled import ids_after_stop, to_ids
 
@@ -23,6 +25,9 @@ class Cursor:
         awaiting: true while the stream ends with a generation prompt.
         ending: how the last message's text ends, as far as it counts for the next header
             (``Format.between``).
+        begins: the channel that the awaited reply begins in.
+        called: how many tool calls replies have made, but for those that were sampled last.
+        calls: the tool calls of the last reply where it was given as text.
         sampled: int32 ``[n]``, the ids of the last reply where the policy spoke it; None where it
             was given as text.
     """
@@ -33,6 +38,9 @@ class Cursor:
     messages: int
     awaiting: bool
     ending: str = ""
+    begins: Channel = "content"
+    called: int = 0
+    calls: tuple[Call, ...] = ()
     sampled: np.ndarray | None = field(default=None, repr=False, compare=False)
 
 
@@ -48,24 +56,28 @@ class Rendered(Sequence[int]):
             of the conversation; -1 for what belongs to none (BOS, a default system prompt). A
             generation prompt belongs to the reply that it asks for.
         source: int8 ``[n]``; who wrote the id, a ``Source``.
+        weights: float32 ``[n]``; loss weights: 1 on sampled ids and 0 on all others, unless a
+            supervised rendering chose what trains.
         start: how many ids of the conversation stand before these.
         cursor: what an extension needs to know.
         before: the conversation before these ids; None at its start.
     """
 
-    def __init__(self, tokens: Tokens, cursor: Cursor, before: "Rendered | None" = None) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        cursor: Cursor,
+        before: "Rendered | None" = None,
+        weights: np.ndarray | None = None,
+    ) -> None:
         """Links tokens to the conversation before them. The arrays become read-only."""
-        for array in tokens:
-            array.flags.writeable = False
         self.ids, self.sampled, self.message, self.source = tokens
+        self.weights = self.sampled.astype(np.float32) if weights is None else weights
+        for array in (*tokens, self.weights):
+            array.flags.writeable = False
         self.cursor = cursor
         self.before = before
         self.start: int = 0 if before is None else before.start + len(before)
-
-    @property
-    def weights(self) -> np.ndarray:
-        """Loss weights, float32 ``[n]``: 1 on sampled ids, 0 on all others."""
-        return self.sampled.astype(np.float32)
 
     def __len__(self) -> int:
         """How many ids of its own."""
@@ -108,6 +120,7 @@ class Rendered(Sequence[int]):
                 np.concatenate([link.source for link in chain]),
             ),
             self.cursor,
+            weights=np.concatenate([link.weights for link in chain]),
         )
 
     def with_sampled(self, ids: Any) -> "Rendered":

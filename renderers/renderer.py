@@ -1,37 +1,25 @@
 """The renderer: a frozen value that turns messages into ids of one chat format, and back."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from mintjax.renderers.emitter import emit
+from mintjax.renderers.declared import declared
+from mintjax.renderers.emitter import Style, emit
 from mintjax.renderers.errors import RenderError
-from mintjax.renderers.format import Format, Tools, stop_tokens
-from mintjax.renderers.messages import check, to_json
+from mintjax.renderers.facade import TinkerNames
+from mintjax.renderers.format import Format, Tools, calls_tools, stop_tokens
+from mintjax.renderers.messages import Spoken, check, to_json
+from mintjax.renderers.parsed import Parsed, parse
 from mintjax.renderers.rendered import Rendered
-from mintjax.renderers.sampled import to_ids
+from mintjax.renderers.streaming import Stream
+from mintjax.renderers.supervised import TrainOnWhat, chosen, supervise
 from mintjax.renderers.tokenizer import Tokenizer, adapt
 from mintjax.types import Message
-
-
-@dataclass(frozen=True)
-class Parsed:
-    """What a reply says.
-
-    Attributes:
-        message: the assistant's message. What could not be read as a tool call stays in its
-            content.
-        stop: how the reply ended: the format's stop, another token that ends a text, or a length
-            limit; "malformed" where it ended by itself but holds a tool call that cannot be read.
-        unread: why each unreadable tool call is one; empty where all could be read.
-    """
-
-    message: Message
-    stop: Literal["stop", "end_of_text", "length", "malformed"]
-    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,7 +40,7 @@ class Extendable:
 
 
 @dataclass(frozen=True)
-class Renderer:
+class Renderer(TinkerNames):
     """A chat format, bound to a tokenizer or not. Make one with ``get_renderer``.
 
     Attributes:
@@ -73,7 +61,7 @@ class Renderer:
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """The texts at which sampling must stop, where a text and no token ends a reply."""
-        return () if self.form.stop in self.form.controls else (self.form.stop,)
+        return tuple(stop for stop in self.form.stops if stop not in self.form.controls)
 
     def stop_tokens(self, tokenizer: Any = None) -> tuple[int, ...]:
         """The ids at which sampling must stop; the format's own stop first, where it is a token.
@@ -129,19 +117,12 @@ class Renderer:
             >>> following = renderer.render([{"role": "user", "content": "and?"}], extend=answered)
         """
         view = self._view(tokenizer)
-        if not isinstance(messages, Sequence) or isinstance(messages, str) or not len(messages):
-            raise RenderError(
-                f"messages: expected a list of at least one message, got {messages!r}; every "
-                "rendering adds a message"
-            )
-        first = extend.cursor.messages if extend is not None else 0
-        spoken = [check(message, number) for number, message in enumerate(messages, first)]
-        for message in spoken:
-            if message.calls and not self.form.declares_tools:
-                raise RenderError(
-                    f"{message.where}: {self.name!r} writes no tool calls; put them into content, "
-                    "or use a renderer that does"
-                )
+        _check_some(messages)
+        if extend is None:
+            numbered, tools = declared(messages, tools)
+        else:
+            numbered = list(enumerate(messages, extend.cursor.messages))
+        spoken = [self._check(message, number) for number, message in numbered]
         if prefill and spoken[-1].role == "assistant":
             raise RenderError(
                 f"prefill: {spoken[-1].where} is the last, so no reply is asked for; leave prefill "
@@ -159,10 +140,61 @@ class Renderer:
             tools_hash=tools_hash,
             before=extend,
             prefill=prefill or "",
-            split_turns=self.history == "keep" or extend is not None,
+            style=self._style(extend is not None),
         )
 
-    def parse(self, ids: Any, tokenizer: Any = None) -> Parsed:
+    def supervised(
+        self,
+        messages: Sequence[Message],
+        tokenizer: Any = None,
+        *,
+        tools: Tools | None = None,
+        train_on: str = TrainOnWhat.LAST_ASSISTANT_MESSAGE,
+    ) -> list[Rendered]:
+        """Renders a conversation to train on, with loss weights.
+
+        A reply trains on what the policy would have to say after this renderer's own generation
+        prompt, its stop included, and stands after that prompt. Where the format writes a reply in
+        another way once it is history (reasoning that is stripped), one rendering cannot show all
+        replies so; then there are several, as few as can be, and each reply trains in one of them.
+        Every other message that trains does so without its header, beside the reply that follows it.
+
+        Renders the conversation once for each reply that trains.
+
+        Args:
+            messages: OpenAI-shaped messages, at least one.
+            tokenizer: a tokenizer, where the renderer is not bound to one.
+            tools: JSON schemas to declare in the first system message.
+            train_on: a ``TrainOnWhat`` or its value.
+
+        Returns:
+            Renderings in the order of the messages that train in them, each up to the last of
+            those; ``weights`` is 1 on what trains, 0 elsewhere.
+
+        Raises:
+            RenderError: as ``render``; and where ``train_on`` chooses no message, or a message has
+                the key ``trainable`` without ``"customized"`` or lacks it with that.
+
+        Example:
+            >>> (example,) = renderer.supervised([user, reply, user, reply], train_on="all_assistant_messages")
+            >>> tokenizer.decode(example.ids[example.weights > 0])
+            'The first.<|im_end|>The second.<|im_end|>'
+        """
+        view = self._view(tokenizer)
+        _check_some(messages)
+        numbered, tools = declared(messages, tools)
+        return supervise(
+            self.form,
+            view,
+            [self._check(message, number) for number, message in numbered],
+            tools=tools or (),
+            tools_hash=self._tools_hash(tools),
+            style=self._style(extends=False),
+            trained=chosen(numbered, train_on),
+            headers=train_on == TrainOnWhat.ALL_TOKENS,
+        )
+
+    def parse(self, ids: Any, tokenizer: Any = None, tools: Tools | None = None) -> Parsed:
         """Reads what the policy said.
 
         Only control tokens structure a reply: text that spells one is text.
@@ -170,24 +202,42 @@ class Renderer:
         Args:
             ids: int ``[n]``; the sampled ids of one reply, verbatim.
             tokenizer: a tokenizer, where the renderer is not bound to one.
+            tools: the tools that were declared. With them, a call of any other is none, and formats
+                that write arguments without their types take the types from the schemas.
 
         Returns:
-            The message, how it ended, and what in it is no readable tool call. Bytes of a character
-            that was cut show as U+FFFD: keep the ids, never encode the content again.
+            The message, how it ended, and every attempt at a tool call. Bytes of a character that
+            was cut show as U+FFFD: keep the ids, never encode the content again.
 
         Raises:
             RenderError: where ids follow the stop, or are no ids.
 
         Example:
-            >>> renderer.parse([6023, 151645])
-            Parsed(message={'role': 'assistant', 'content': 'hi'}, stop='stop', unread=())
+            >>> renderer.parse([6023, 151645]).message
+            {'role': 'assistant', 'content': 'hi'}
         """
-        view = self._view(tokenizer)
-        where = "reply"
-        finish = self.form.finish(to_ids(ids, where), view, where)
-        message, unread = self.form.read(finish, view)
-        how = "malformed" if unread and finish.how != "length" else finish.how
-        return Parsed(message, how, unread)
+        return parse(self.form, ids, self._view(tokenizer), tools or ())
+
+    def stream(
+        self, tokenizer: Any = None, tools: Tools | None = None, *, prompt: Rendered | None = None
+    ) -> Stream:
+        """Reads a reply while it is being sampled; the twin of ``parse``.
+
+        Args:
+            tokenizer: a tokenizer, where the renderer is not bound to one.
+            tools: as for ``parse``.
+            prompt: what the reply answers; in some formats that decides whether it begins with
+                reasoning.
+
+        Example:
+            >>> stream = renderer.stream()
+            >>> stream.feed([6023]), stream.feed([151645])
+            ([Delta(channel='content', text='hi')], [])
+            >>> stream.finish().message
+            {'role': 'assistant', 'content': 'hi'}
+        """
+        begins = self.form.begins if prompt is None else prompt.cursor.begins
+        return Stream(self.form, self._view(tokenizer), tools or (), begins)
 
     def can_extend(
         self, messages: Sequence[Message], tokenizer: Any = None, *, tools: Tools | None = None
@@ -210,7 +260,10 @@ class Renderer:
         """
         view = self._view(tokenizer)
         template = Renderer(self.form, "template").render(messages, view, tools=tools)
-        kept = Renderer(self.form, "keep").render(messages, view, tools=tools)
+        try:
+            kept = Renderer(self.form, "keep").render(messages, view, tools=tools)
+        except RenderError as error:
+            return Extendable(_named(error, len(messages)), str(error))
         if np.array_equal(template.ids, kept.ids):
             return Extendable()
         shared = min(len(template), len(kept))
@@ -223,6 +276,33 @@ class Renderer:
         return Extendable(
             int(longer.message[place]),
             f"from id {place} on the template writes {written[0]}, extension {written[1]}",
+        )
+
+    def _check(self, message: Any, number: int) -> Spoken:
+        """A message that the format can write, without the stop that a reply's text may end with."""
+        spoken = check(message, number)
+        if spoken.calls and not calls_tools(self.form):
+            raise RenderError(
+                f"{spoken.where}: {self.name!r} writes no tool calls; put them into content, or use "
+                "a renderer that does"
+            )
+        if spoken.reasoning and not self.form.reasons:
+            raise RenderError(
+                f"{spoken.where}: {self.name!r} writes no reasoning; remove reasoning_content, or "
+                "use a renderer that does"
+            )
+        if spoken.role == "assistant":
+            # The text of a decoded sample ends with its stop, which the format writes itself.
+            stop = next((stop for stop in self.form.stops if spoken.content.endswith(stop)), None)
+            if stop is not None:
+                spoken = spoken._replace(content=spoken.content[: -len(stop)], stopped=True)
+        return spoken
+
+    def _style(self, extends: bool) -> Style:
+        """How this renderer writes a whole conversation, or what extends one."""
+        return Style(
+            template=self.history == "template" and not extends,
+            split_turns=self.history == "keep" or extends,
         )
 
     def _view(self, tokenizer: Any) -> Tokenizer:
@@ -272,3 +352,18 @@ class Renderer:
                 f"{cursor.messages} cannot change them; pass None or the same, or render the whole "
                 "conversation anew"
             )
+
+
+def _check_some(messages: Any) -> None:
+    """Refuses what is no list of messages."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str) or not len(messages):
+        raise RenderError(
+            f"messages: expected a list of at least one message, got {messages!r}; every rendering "
+            "adds a message"
+        )
+
+
+def _named(error: RenderError, count: int) -> int:
+    """The number of the message that an error names; the last one where it names none."""
+    found = re.match(r"message (\d+)", str(error))
+    return int(found[1]) if found else count - 1

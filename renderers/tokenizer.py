@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,14 +21,20 @@ _END_NAMES = (
     "<eos>",
     "</s>",
 )
+# Added tokens that are ordinary text all the same: blanks in a row, and Gemma's tags of HTML.
+_TEXT = re.compile(
+    r"\s+|▁+|</?(?:h[1-6]|[abisu]|bbox|blockquote|body|caption|code|div|em|footer|html|iframe|img|li|"
+    r"span|strong|sub|sup|table|tbody|td|tfoot|th|thead|tr|ul)>"
+)
 
 
 class Tokenizer:
     """A vocabulary as renderers use it.
 
     It keeps its own copy, and no reference to the tokenizer it was made from. Control tokens are
-    all added tokens of the vocabulary. ``encode`` works on a copy without them, so that no text can
-    spell one; they enter a rendering by id alone.
+    all added tokens of the vocabulary that are not ordinary text, as runs of blanks and HTML tags in
+    some are. ``encode`` works on a copy without them, so that no text can spell one; they enter a
+    rendering by id alone.
 
     Attributes:
         control: id of every control token, by its name.
@@ -56,6 +63,7 @@ class Tokenizer:
         self._names: dict[int, str] = {
             token_id: token.content
             for token_id, token in backend.get_added_tokens_decoder().items()
+            if not _is_text(token.content, token.special)
         }
         self.control: dict[str, int] = {name: token_id for token_id, name in self._names.items()}
         first = backend.encode("").ids[:1] if source is backend else list(source.encode(""))[:1]
@@ -67,8 +75,12 @@ class Tokenizer:
         )
         self.size: int = max([backend.get_vocab_size(), *(i + 1 for i in self._names)])
         plain = json.loads(backend.to_str())
+        texts = [
+            token for token in plain["added_tokens"] if _is_text(token["content"], token["special"])
+        ]
         # The post-processor writes BOS and trims spaces off offsets; truncation cuts in silence.
-        plain |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+        plain |= {"post_processor": None, "truncation": None, "padding": None}
+        plain["added_tokens"] = texts
         vocabulary = json.dumps(plain)
         self._plain = type(backend).from_str(vocabulary)
         names = json.dumps(sorted(self._names.items()))
@@ -124,6 +136,10 @@ class Tokenizer:
         parts.append(self._plain.decode(run, skip_special_tokens=False))
         return "".join(parts)
 
+    def name(self, token: int) -> str | None:
+        """The name of a control token; None for any other."""
+        return self._names.get(token)
+
     def require(self, names: Sequence[str], renderer: str) -> None:
         """Checks that the vocabulary has the control tokens a format needs.
 
@@ -137,6 +153,11 @@ class Tokenizer:
                 f"vocabulary of {self.size} tokens does not have; use the tokenizer of a model "
                 f"that speaks {renderer!r}, or the renderer of this model"
             )
+
+
+def _is_text(content: str, special: bool) -> bool:
+    """Whether an added token is ordinary text, which a caller may write."""
+    return not special and _TEXT.fullmatch(content) is not None
 
 
 _adapted: WeakKeyDictionary[Any, Tokenizer] = WeakKeyDictionary()

@@ -4,6 +4,8 @@ import json
 from random import Random
 from typing import Any
 
+from tests.families import Family
+
 Messages = list[dict[str, Any]]
 
 # Half control tokens, merges over newlines, decomposed letters, long scripts, bytes at the edges.
@@ -43,33 +45,51 @@ def tool(random: Random) -> dict[str, Any]:
     }
 
 
-def conversation(random: Random, *, calls: bool) -> Messages:
-    """System prompts in any place, replies in a row, tool results alone and in runs (with `calls`)."""
+def conversation(random: Random, family: Family) -> Messages:
+    """A conversation of what the family can write.
+
+    System prompts in any place, replies in a row, calls alone and in parallel with their results,
+    reasoning.
+    """
     messages: Messages = []
     if random.random() < 0.5:
         messages.append({"role": "system", "content": text(random)})
-    for _ in range(random.randrange(1, 6)):
-        kind = random.choice(["user", "user", "assistant", "system", "call" if calls else "user"])
-        if kind != "call":
+    kinds = ["user", "user", "assistant"]
+    kinds += ["call"] * bool(family.calls) + ["system"] * family.late_system
+    for turn in range(random.randrange(1, 6)):
+        kind = ("user", "assistant")[turn % 2] if family.alternate else random.choice(kinds)
+        if family.user_first and not turn:
+            kind = "user"
+        if kind in ("user", "system"):
             messages.append({"role": kind, "content": text(random)})
             continue
-        made = random.randrange(1, 4)
-        written = [arguments(random) for _ in range(made)]
-        messages.append(
-            {
-                "role": "assistant",
-                "content": random.choice([text(random), ""]),
-                "tool_calls": [
-                    {
-                        "type": "function",
-                        "function": {
-                            "name": "search",
-                            "arguments": random.choice([json.dumps(values), values]),
-                        },
-                    }
-                    for values in written
-                ],
-            }
-        )
-        messages += [{"role": "tool", "content": text(random)} for _ in range(made)]
+        reply: dict[str, Any] = {"role": "assistant", "content": text(random)}
+        if family.reasoning and random.random() < 0.5:
+            reply["reasoning_content"] = text(random)
+        messages.append(reply)
+        if kind == "call":
+            made = random.randrange(1, 4) if family.parallel else 1
+            reply["content"] = random.choice([reply["content"] * family.call_text, ""])
+            if reply.get("reasoning_content") and not family.preamble:
+                reply["content"] = ""
+            reply["tool_calls"] = [_call(random, family, turn, n) for n in range(made)]
+            messages += [
+                {
+                    "role": "tool",
+                    "content": text(random),
+                    "tool_call_id": call["id"],
+                    "name": call["function"]["name"],
+                }
+                for call in reply["tool_calls"]
+            ]
     return messages
+
+
+def _call(random: Random, family: Family, turn: int, number: int) -> dict[str, Any]:
+    """A call in a form that the family's template takes."""
+    values = arguments(random)
+    written = json.dumps(values, ensure_ascii=random.random() < 0.5)
+    forms = {"text": [written], "dict": [values], "both": [written, values]}
+    name = random.choice(["search", "läs"])
+    function = {"name": name, "arguments": random.choice(forms[family.calls])}
+    return {"type": "function", "id": f"functions.{name}:{turn + number}", "function": function}

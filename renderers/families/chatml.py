@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
-from mintjax.renderers.format import Finish, Format, Tools
+import numpy as np
+
+from mintjax.renderers.format import Format, Tools
 from mintjax.renderers.messages import Spoken
-from mintjax.renderers.pieces import Piece, Said
+from mintjax.renderers.pieces import Own, Piece, Said
+from mintjax.renderers.reading import Reading
 from mintjax.renderers.tokenizer import Tokenizer
-from mintjax.types import Message
 
 _END_OF_TEXT = "<|endoftext|>"
 
@@ -21,25 +23,22 @@ class ChatML(Format):
 
     name = "chatml"
     controls = ("<|im_start|>", "<|im_end|>")
-    stop = "<|im_end|>"
+    stops = ("<|im_end|>",)
 
-    def between(self, before: str | None, after: str | None) -> tuple[str, str]:
+    def between(self, before: str | None, after: Spoken | None) -> tuple[str, str]:
         """See ``Format.between``."""
         close = "" if before is None else "<|im_end|>\n"
-        return close, "" if after is None else f"<|im_start|>{after}\n"
+        return close, "" if after is None else f"<|im_start|>{after.role}\n"
 
-    def system(self, given: Spoken | None, tools: Tools) -> Sequence[Piece] | None:
-        """See ``Format.system``."""
-        return None if given is None else self.body(given)
-
-    def body(self, message: Spoken) -> Sequence[Piece]:
+    def body(self, message: Spoken, following: str | None) -> Sequence[Piece]:
         """See ``Format.body``."""
-        return [Said(message.content)]
+        end = [Own("<|im_end|>")] if message.role == "assistant" else []
+        return [Said(message.content), *end]
 
     def ends(self, tokenizer: Tokenizer) -> tuple[int, ...]:
         """See ``Format.ends``."""
         return (tokenizer.control[_END_OF_TEXT],) if _END_OF_TEXT in tokenizer.control else ()
 
-    def read(self, finish: Finish, tokenizer: Tokenizer) -> tuple[Message, tuple[str, ...]]:
+    def read(self, body: np.ndarray, tokenizer: Tokenizer, tools: Tools) -> Reading:
         """See ``Format.read``."""
-        return {"role": "assistant", "content": tokenizer.decode(finish.body)}, ()
+        return Reading(tokenizer.decode(body))

@@ -8,10 +8,10 @@ import numpy as np
 from mintjax.renderers.errors import RenderError
 from mintjax.renderers.format import Finish, Format, Tools
 from mintjax.renderers.messages import ROLES, Spoken
-from mintjax.renderers.pieces import Piece, Said
+from mintjax.renderers.pieces import Own, Piece, Said
+from mintjax.renderers.reading import Reading
 from mintjax.renderers.sampled import ids_after_stop
 from mintjax.renderers.tokenizer import Tokenizer
-from mintjax.types import Message
 
 _HEADER = re.compile(rf"\n\n(?:{'|'.join(role.capitalize() for role in ROLES)}):")
 
@@ -26,20 +26,16 @@ class RoleColon(Format):
 
     name = "role_colon"
     controls = ()
-    stop = "\n\nUser:"
+    stops = ("\n\nUser:",)
     writes_bos = True
 
-    def between(self, before: str | None, after: str | None) -> tuple[str, str]:
+    def between(self, before: str | None, after: Spoken | None) -> tuple[str, str]:
         """See ``Format.between``."""
         if after is None:
             return "", ""
-        return "" if before is None else "\n\n", f"{after.capitalize()}:"
+        return "" if before is None else "\n\n", f"{after.role.capitalize()}:"
 
-    def system(self, given: Spoken | None, tools: Tools) -> Sequence[Piece] | None:
-        """See ``Format.system``."""
-        return None if given is None else self.body(given)
-
-    def body(self, message: Spoken) -> Sequence[Piece]:
+    def body(self, message: Spoken, following: str | None) -> Sequence[Piece]:
         """See ``Format.body``."""
         forged = _HEADER.search(message.content)
         if forged:
@@ -47,7 +43,9 @@ class RoleColon(Format):
                 f"{message.where}: its text holds {forged[0]!r}, which would start a turn in "
                 f"{self.name!r}; remove the blank line before it"
             )
-        return [Said(f" {message.content}")]
+        # The text of a decoded sample has the space already that stands after the colon.
+        said = Said(message.content if message.stopped else f" {message.content}")
+        return [said, Own(self.stops[0])] if message.role == "assistant" else [said]
 
     def ends(self, tokenizer: Tokenizer) -> tuple[int, ...]:
         """See ``Format.ends``."""
@@ -58,19 +56,18 @@ class RoleColon(Format):
         finish = super().finish(ids, tokenizer, where)
         if finish.how != "length":
             return finish
+        stop = self.stops[0]
         text = tokenizer.decode(ids)
-        if self.stop not in text:
-            return Finish("length", ids, text[-len(self.stop) :])
+        if stop not in text:
+            return Finish("length", ids, text[-len(stop) :])
         count = len(ids) - 1
-        while count and self.stop in tokenizer.decode(ids[:count]):
+        while count and stop in tokenizer.decode(ids[:count]):
             count -= 1
         if count < len(ids) - 1:
             raise ids_after_stop(where, len(ids) - 1 - count)
-        return Finish("stop", ids, self.stop)
+        return Finish("stop", ids, stop)
 
-    def read(self, finish: Finish, tokenizer: Tokenizer) -> tuple[Message, tuple[str, ...]]:
+    def read(self, body: np.ndarray, tokenizer: Tokenizer, tools: Tools) -> Reading:
         """See ``Format.read``."""
-        text = tokenizer.decode(finish.body)
-        if finish.how == "stop":
-            text = text[: text.index(self.stop)]
-        return {"role": "assistant", "content": text.removeprefix(" ")}, ()
+        said, _, _ = tokenizer.decode(body).partition(self.stops[0])
+        return Reading(said.removeprefix(" "))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from mintjax.renderers.families.chatml import ChatML
 from mintjax.renderers.format import Tools
 from mintjax.renderers.messages import Spoken
-from mintjax.renderers.pieces import Own, Piece
+from mintjax.renderers.pieces import Own
 
 _DEFAULT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
@@ -18,6 +18,8 @@ class SmolLM2(ChatML):
 
     name = "smollm2"
 
-    def system(self, given: Spoken | None, tools: Tools) -> Sequence[Piece]:
-        """See ``Format.system``."""
-        return [Own(_DEFAULT_SYSTEM)] if given is None else self.body(given)
+    def opening(self, spoken: Sequence[Spoken], tools: Tools) -> Sequence[Spoken]:
+        """See ``Format.opening``."""
+        if spoken[0].role == "system":
+            return spoken
+        return [Spoken(-1, "system", "", pieces=(Own(_DEFAULT_SYSTEM),)), *spoken]

@@ -4,15 +4,15 @@ import pytest
 
 from mintjax.renderers import Renderer, get_renderer
 from tests.assets import vocabulary
-
-SPEAKS = {
-    "qwen3_instruct": "qwen3",
-    "chatml": "qwen3",
-    "smollm2": "smollm2",
-    "role_colon": "smollm2",
-}
+from tests.families import FAMILIES
 
 
-@pytest.fixture(params=SPEAKS)
+def speaker(name: str, **options) -> Renderer:
+    """The renderer of a family, bound to its real vocabulary, on the day that its tests are written for."""
+    family = FAMILIES[name]
+    return get_renderer(name, vocabulary(family.vocabulary), date=family.date, **options)
+
+
+@pytest.fixture(params=FAMILIES)
 def renderer(request: pytest.FixtureRequest) -> Renderer:
-    return get_renderer(request.param, vocabulary(SPEAKS[request.param]))
+    return speaker(request.param)

@@ -1,13 +1,21 @@
 """Bad input is refused, with the message and the cure named."""
 
+import re
+
 import pytest
+from tokenizers import Tokenizer, models
 
 from mintjax.renderers import RenderError, get_renderer
 from tests.assets import vocabulary
+from tests.families import FAMILIES
+from tests.renderers.conftest import speaker
 
 HI = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+AUDIO = {"type": "input_audio", "input_audio": {"data": ""}}
+WITH_TOOLS = [name for name, family in FAMILIES.items() if family.tools]
+CALLING = [name for name, family in FAMILIES.items() if family.calls]
 
 
 @pytest.mark.parametrize(
@@ -20,12 +28,15 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
         ([HI, {"role": "<|im_start|>", "content": "x"}], "message 1: role"),
         ([HI, {"content": "x"}], "message 1: role None"),
         ([{"role": "user", "content": [IMAGE]}], "message 0 .user.: a content part of type 'image_url'"),
+        ([{"role": "user", "content": [AUDIO]}], "message 0 .user.: a content part of type 'input_audio'"),
+        ([HI, {"role": "assistant", "content": [IMAGE]}], "message 1 .assistant.: a content part"),
+        ([HI | {"reasoning_content": "R"}], "message 0 .user.: reasoning_content belong to an assist"),
         ([{"role": "user", "content": ["x"]}], "message 0 .user.: a content part of type 'str'"),
         ([{"role": "user", "content": 3}], "message 0 .user.: content must be a text"),
         ([HI | {"images": ["x"]}], "message 0 .user.: no format writes the key 'images'; remove it"),
         ([HI | {"tool_calls": [{}]}], "message 0 .user.: tool_calls belong to an assistant"),
         ([HI, {"role": "assistant", "content": "", "tool_calls": ["f"]}], "message 1 .assistant.: a tool call must"),
-        ([HI, {"role": "user", "content": "\ud800"}], r"message 1: character \d is half of a surr"),
+        ([{"role": "user", "content": "\ud800"}], r"message 0: character \d is half of a surr"),
     ],
 )  # fmt: skip
 def test_messages_that_cannot_be_written(renderer, messages, says):
@@ -34,8 +45,8 @@ def test_messages_that_cannot_be_written(renderer, messages, says):
 
 
 def test_errors_in_an_extension_count_messages_from_the_start(renderer):
-    answered = renderer.render([HI, HI]).with_sampled([])
-    with pytest.raises(RenderError, match="message 4: role 'bot'"):
+    answered = renderer.render([HI, {"role": "assistant", "content": "yo"}, HI]).with_sampled([])
+    with pytest.raises(RenderError, match="message 5: role 'bot'"):
         renderer.render([HI, {"role": "bot"}], extend=answered)
 
 
@@ -54,8 +65,9 @@ def test_tools_where_the_format_has_none():
         renderer.render([HI, call])
 
 
-def test_tools_that_change():
-    renderer = get_renderer("qwen3_instruct", vocabulary("qwen3"))
+@pytest.mark.parametrize("name", WITH_TOOLS)
+def test_tools_that_change(name):
+    renderer = speaker(name)
     answered = renderer.render([HI], tools=[TOOL]).with_sampled([])
     same = renderer.render([HI], extend=answered)
     assert list(renderer.render([HI], extend=answered, tools=[TOOL])) == list(same)
@@ -64,8 +76,37 @@ def test_tools_that_change():
             renderer.render([HI], extend=answered, tools=changed)
     with pytest.raises(RenderError, match=r"tools\[0\]: expected a JSON schema"):
         renderer.render([HI], tools=[print])
-    with pytest.raises(RenderError, match=r"tools\[0\]: not JSON"):
-        renderer.render([HI], tools=[{"f": print}])
+    with pytest.raises(RenderError, match=r"tools\[0\].*: not JSON"):
+        renderer.render([HI], tools=[TOOL | {"f": print}])
+
+
+@pytest.mark.parametrize("name", CALLING)
+@pytest.mark.parametrize("arguments", [None, ["x"], 1, {"x": print}, {"x": {1, 2}}])
+def test_arguments_that_no_format_takes(name, arguments):
+    call = {"type": "function", "id": "functions.f:0", "function": {"name": "f"}}
+    call["function"]["arguments"] = arguments
+    messages = [HI, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    with pytest.raises(RenderError, match=r"message 1 \(assistant\).*(arguments|a tool call must)"):
+        speaker(name).render(messages)
+
+
+def test_reasoning_where_the_format_has_none(renderer):
+    messages = [HI, {"role": "assistant", "content": "x", "reasoning_content": "R"}]
+    if renderer.form.reasons:
+        assert renderer.render(messages)
+        return
+    with pytest.raises(
+        RenderError, match=r"message 1 \(assistant\): .* writes no reasoning; remove"
+    ):
+        renderer.render(messages)
+
+
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.alternate])
+def test_roles_out_of_order(name):
+    reply = {"role": "assistant", "content": "x"}
+    for number, messages in ((1, [HI, HI]), (2, [HI, reply, reply]), (0, [reply, HI])):
+        with pytest.raises(RenderError, match=rf"message {number} "):
+            speaker(name).render(messages)
 
 
 def test_a_tool_cannot_answer_a_call_that_was_cut():
@@ -124,6 +165,19 @@ def test_names_and_options():
         get_renderer("chatml", date="2025-01-01")
     with pytest.raises(RenderError, match="bound to no tokenizer"):
         get_renderer("chatml").render([HI])
+
+
+def test_a_vocabulary_without_the_control_tokens(renderer):
+    bare = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    missing = renderer.form.controls
+    if not missing:
+        assert get_renderer(renderer.name, bare).render([HI])
+        return
+    says = rf"needs the control tokens {re.escape(', '.join(missing))}, which this vocabulary of 1"
+    with pytest.raises(RenderError, match=says):
+        get_renderer(renderer.name, bare)
+    with pytest.raises(RenderError, match=says):
+        get_renderer(renderer.name).render([HI], bare)
 
 
 def test_a_vocabulary_of_another_family():

@@ -1,5 +1,7 @@
 """Turn k is a prefix of turn k + 1, whatever was sampled, and costs its own tokens only."""
 
+import json
+import re
 from dataclasses import replace
 from random import Random
 
@@ -12,7 +14,8 @@ from mintjax.renderers import RenderError, Source, get_renderer
 from mintjax.renderers.tokenizer import Tokenizer, adapt
 from tests.assets import vocabulary
 from tests.conversations import conversation, tool
-from tests.renderers.conftest import SPEAKS
+from tests.families import FAMILIES
+from tests.renderers.conftest import speaker
 
 EXAMPLES = 40
 CONVERSATIONS = 60
@@ -50,11 +53,11 @@ def replies(draw, renderer):
     return [*ids, *view.encode(end)[0]] if end != "none" else ids
 
 
-@pytest.mark.parametrize("name", SPEAKS)
+@pytest.mark.parametrize("name", FAMILIES)
 @given(data=st.data())
 @settings(max_examples=EXAMPLES)
 def test_every_turn_is_a_prefix_of_the_next(name, data):
-    renderer = get_renderer(name, vocabulary(SPEAKS[name]))
+    renderer = speaker(name)
     rendered = renderer.render([HI])
     stream, marks = list(rendered), [False] * len(rendered)
     for _ in range(3):
@@ -62,13 +65,20 @@ def test_every_turn_is_a_prefix_of_the_next(name, data):
         answered = rendered.with_sampled(reply)
         assert list(answered) == reply
         content = data.draw(st.sampled_from(NASTY[:4]) | st.text(max_size=8))
-        role = data.draw(st.sampled_from(("user", "system", "tool")))
+        roles = ("user",) if FAMILIES[name].alternate else ("user", "system", "tool")
+        role = data.draw(st.sampled_from(roles))
         try:
             rendered = renderer.render([{"role": role, "content": content}], extend=answered)
         except RenderError as error:
             assert any(
                 cause in str(error)
-                for cause in ("no token for", "which would start a turn", "cut off inside a tool")
+                for cause in (
+                    "no token for",
+                    "which would start a turn",
+                    "cut off inside a tool",
+                    "room for system messages at the start only",
+                    "no call before it",
+                )
             )
             return
         assert rendered.start == len(stream) + len(reply)
@@ -79,7 +89,9 @@ def test_every_turn_is_a_prefix_of_the_next(name, data):
         assert whole.sampled.tolist() == marks
         assert len(whole.message) == len(whole.source) == len(whole.weights) == len(stream)
         assert (np.diff(whole.message[whole.message >= 0]) >= 0).all()
-        assert whole.message.max() == rendered.cursor.messages - 1
+        # DeepSeek asks for a reply to a tool without a word.
+        unasked = "deepseek" in name and role == "tool"
+        assert whole.message.max() == rendered.cursor.messages - 1 - unasked
 
 
 def as_sampled(renderer, messages, tools):
@@ -104,9 +116,9 @@ def test_extension_equals_the_tail_of_the_kept_rendering(renderer):
     compared = 0
     for seed in range(CONVERSATIONS):
         random = Random(seed)
-        calls = renderer.form.declares_tools
-        tools = [tool(random)] if calls and random.random() < 0.5 else None
-        messages = conversation(random, calls=calls)
+        family = FAMILIES[renderer.name]
+        tools = [tool(random)] if family.tools and random.random() < 0.5 else None
+        messages = conversation(random, family)
         kept, said = as_sampled(renderer, messages, tools)
         if said is None:
             continue
@@ -121,18 +133,17 @@ def test_extension_equals_the_tail_of_the_kept_rendering(renderer):
 
 
 def test_the_kept_rendering_of_a_reply_is_its_own_encoding(renderer):
-    view = renderer.tokenizer
+    family = FAMILIES[renderer.name]
     for content in ("yo", "\nyo", " yo\n", "…"):
         messages = [HI, {"role": "assistant", "content": content}, HI]
         kept = replace(renderer, history="keep").render(messages)
-        if renderer.stop_strings:
-            expected = view.encode(f" {content}{renderer.stop_strings[0]}")[0]
-        else:
-            expected = [*view.encode(content)[0], renderer.stop_tokens()[0]]
+        reply = family.reply.format(content) + renderer.form.stops[0]
+        expected = vocabulary(family.vocabulary).encode(reply, add_special_tokens=False).ids
         assert kept.ids[kept.sampled].tolist() == expected
 
 
 def test_extension_after_a_rendering_that_ends_with_a_reply(renderer):
+    renderer = replace(renderer, history="keep")
     messages = [
         HI,
         {"role": "assistant", "content": "yo"},
@@ -176,8 +187,10 @@ def test_the_cost_of_a_turn_does_not_grow_with_history(renderer):
 
 
 def test_no_text_of_a_caller_reaches_a_control_id(renderer):
-    view = renderer.tokenizer
-    for name in view.control:
+    view, family = renderer.tokenizer, FAMILIES[renderer.name]
+    # Of the many that differ by a number alone, one.
+    kinds = {re.sub(r"\d+", "", name): name for name in view.control}
+    for name in kinds.values():
         forged = f"a{name}\n{name}b"
         messages = [
             {"role": "system", "content": forged},
@@ -188,17 +201,24 @@ def test_no_text_of_a_caller_reaches_a_control_id(renderer):
             {"role": "assistant", "content": forged},
             {"role": "tool", "content": forged, "tool_call_id": forged, "name": forged},
         ]
+        if family.alternate:
+            messages[3] = {"role": "user", "content": forged}
         tools = None
         if renderer.form.declares_tools:
             function = {"name": forged, "arguments": {forged: forged}}
-            messages[2]["tool_calls"] = [{"function": function}]
+            messages[2] = {"role": "assistant", "tool_calls": [{"function": function}]}
+            messages[2]["content"] = forged * family.call_text
             tools = [{"type": "function", "function": {"name": forged, "description": forged}}]
         rendered = renderer.render(messages, tools=tools, prefill=forged)
-        spoken = rendered.ids[rendered.source != Source.TEMPLATE]
+        callers = (Source.CONTENT, Source.PREFILL)
+        spoken = rendered.ids[np.isin(rendered.source, callers)]
         assert not np.isin(spoken, list(view.control.values())).any()
-        assert view.decode(rendered.ids).count(forged) >= 5
+        text = view.decode(rendered.ids)
+        assert text.count(forged) + text.count(json.dumps(forged, ensure_ascii=False)[1:-1]) >= 5
         benign = renderer.render(
-            [message | {"content": "x"} for message in messages], tools=tools, prefill="x"
+            [message | {"content": message["content"] and "x"} for message in messages],
+            tools=tools,
+            prefill="x",
         )
         controls = list(view.control.values())
         assert np.isin(rendered.ids, controls).sum() == np.isin(benign.ids, controls).sum()

@@ -20,8 +20,9 @@ def test_a_prompt_token_by_token(qwen):
     prompt = qwen.render([HI], prefill="Sure")
     assert list(prompt) == [151644, 872, 198, 6023, 151645, 198, 151644, 77091, 198, 39814]
     assert prompt.message.tolist() == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
-    template, content, prefill = Source.TEMPLATE, Source.CONTENT, Source.PREFILL
-    assert prompt.source.tolist() == [template] * 3 + [content] + [template] * 5 + [prefill]
+    header, glue = [Source.HEADER] * 3, [Source.GLUE] * 2
+    expected = [*header, Source.CONTENT, *glue, *header, Source.PREFILL]
+    assert prompt.source.tolist() == expected
     assert not prompt.sampled.any()
     assert prompt.weights.dtype == np.float32 and not prompt.weights.any()
     assert prompt.start == 0 and prompt.before is None
