@@ -28,6 +28,8 @@ class Batch(NamedTuple):
         temperature: the one that ``logprobs`` are of, for the loss to use too.
         labels: what is scored at each place: one id, or K of them, with ``mask``, ``advantages``, ``logprobs`` and
             ``weights`` then a number each. None scores ``tokens`` themselves.
+        episodes: which of the episodes that were laid out a row is, -1 for one that fills the batch up; None where it
+            was made of no episodes.
         scored: 1 where a log probability is wanted though ``mask`` may be 0; None is ``mask``.
     """
 
@@ -40,6 +42,7 @@ class Batch(NamedTuple):
     temperature: Float[np.ndarray, ""]
     labels: Int32[np.ndarray, "B N *K"] | None = None
     scored: Float32[np.ndarray, "B N"] | None = None
+    episodes: Int32[np.ndarray, " B"] | None = None
 
 
 def micro_batches(
@@ -84,7 +87,9 @@ def micro_batches(
     for start in range(0, len(places), rows):
         size = padded_length(len(episodes[places[start]].tokens), block)
         batch = _empty_batch(rows, size, temperature)
+        assert batch.episodes is not None
         for row, place in enumerate(places[start : start + rows]):
+            batch.episodes[row] = place
             _fill_row(
                 batch, row, episodes[place], advantages.values[place], advantages.trained[place]
             )
@@ -144,6 +149,7 @@ def _empty_batch(rows: int, size: int, temperature: float) -> Batch:
         logprobs=zeros(),
         weights=zeros(),
         temperature=np.asarray(temperature, np.float32),
+        episodes=np.full(rows, -1, np.int32),
     )
 
 

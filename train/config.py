@@ -233,12 +233,13 @@ class OptimizerConfig:
 class GradientConfig:
     """How the gradient of the episodes is computed. Every plan gives the same gradient."""
 
-    plan: Literal["packed", "segments"] = "packed"
-    """One packed row an episode, or a scan over segments that carries the cache."""
+    plan: Literal["packed", "segments", "reverse_only"] = "packed"
+    """One packed row an episode; a scan over segments that carries the cache; or its backward walk alone over the
+    cache that the rollout left."""
     rows: int = 8
     """Episodes in one micro-batch; gradients of micro-batches are summed."""
     segment: int = 64
-    """Tokens in a segment of the plan "segments"."""
+    """Tokens in a segment of the plans "segments" and "reverse_only"."""
     remat: bool = False
     """Keep each layer's input alone for the backward pass and recompute the rest."""
 

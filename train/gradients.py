@@ -1,7 +1,8 @@
 """The gradient of a loss over a batch of episodes: one function, and a plan that says how it is computed.
 
 The plans agree; they differ in memory and time. ``"packed"`` runs each row whole, ``"segments"`` runs it in pieces over
-a cache (``mintjax.train.segment_scan``).
+a cache (``mintjax.train.segment_scan``), and ``"reverse_only"`` runs the pieces over the cache that sampling them left
+(``mintjax.train.reverse_only``).
 """
 
 from dataclasses import dataclass
@@ -9,18 +10,19 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import Adapter
 from mintjax.attention import block_of
+from mintjax.cache import State
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
 from mintjax.train.layers import add_trees
-from mintjax.train.losses import Loss, LossInputs
+from mintjax.train.losses import Loss, LossInputs, masked_sum
 from mintjax.train.packed import row_logprobs
+from mintjax.train.reverse_only import check_state, reverse_gradients
 from mintjax.train.segment_scan import Segments, segment_logprobs
 
 _POSITIONS = 512  # scored positions are padded to this, doubled as often as it takes: few shapes, few compiles
@@ -31,12 +33,13 @@ class Plan:
     """How a gradient is computed. Static.
 
     Attributes:
-        kind: ``"packed"``: whole rows; ``"segments"``: pieces of ``segment`` tokens over a cache.
+        kind: ``"packed"``: whole rows; ``"segments"``: pieces of ``segment`` tokens over a cache; ``"reverse_only"``:
+            the same backwards alone, over the cache of fresh episodes.
         segment: tokens in a piece.
         remat: keep less and compute more: each layer's input alone is kept for the backward pass.
     """
 
-    kind: Literal["packed", "segments"] = "packed"
+    kind: Literal["packed", "segments", "reverse_only"] = "packed"
     segment: int = 64
     remat: bool = False
 
@@ -55,7 +58,7 @@ class GradientMetrics(NamedTuple):
 
 
 def gradients(
-    policy: Policy, batch: Batch, loss: Loss, plan: Plan = Plan()
+    policy: Policy, batch: Batch, loss: Loss, plan: Plan = Plan(), state: State | None = None
 ) -> tuple[Adapter, GradientMetrics]:
     """The gradient of a loss's sum with respect to the adapter.
 
@@ -66,13 +69,16 @@ def gradients(
         batch: rows of token streams with what the loss needs, one number a token.
         loss: terms to sum over ``batch.mask``.
         plan: how to compute it; the result does not depend on it but for rounding.
+        state: for the plan ``"reverse_only"``: the cache of these very streams, a row each.
 
     Returns:
         A tree like ``policy.adapter``, and metrics. Compiled once for each shape of batch and number of scored
         positions, which are padded to few sizes.
 
     Raises:
-        ValueError: if a row's first token is trained (nothing predicts it), or the policy has no adapter.
+        ValueError: if a row's first token is trained (nothing predicts it), the policy has no adapter, or a state is
+            missing or of other streams.
+        StaleCacheError: if the policy has been updated since it filled the state.
 
     Example:
         >>> grads, metrics = gradients(policy, batch, Ppo(), Plan("segments"))
@@ -83,7 +89,19 @@ def gradients(
         )
     data, index = plan_arguments(batch, plan)
     inputs = _loss_inputs(batch, index)
-    grads, value, scored = _gradients(policy, data, inputs, batch.temperature, loss=loss, plan=plan)
+    if plan.kind == "reverse_only":
+        if state is None:
+            raise ValueError(
+                "state: the plan 'reverse_only' walks the cache that sampling left; pass it, or take 'segments'"
+            )
+        check_state(policy, batch, state)
+        grads, value, scored = reverse_gradients(
+            policy, data, state, inputs, batch.temperature, loss=loss, remat=plan.remat
+        )
+    else:
+        grads, value, scored = _gradients(
+            policy, data, inputs, batch.temperature, loss=loss, plan=plan
+        )
     return grads, GradientMetrics(value, _lay_back(batch, index, scored))
 
 
@@ -247,14 +265,15 @@ def _segment_arguments(
     start = np.arange(steps)[:, None] * segment
     length = np.clip(batch.length[None] - start, 0, segment).astype(np.int32)
     row, column = np.divmod(trained, size)
-    owner = column // segment
+    predictor = column - 1
+    owner = predictor // segment
     count = _padded(int(np.bincount(owner, minlength=1).max()), batch_size * segment)
     index = np.full((steps, count), -1)
     positions = np.zeros(index.shape, np.int32)
     for t in range(steps):
         here = np.flatnonzero(owner == t)
         index[t, : here.size] = trained[here]
-        positions[t, : here.size] = row[here] * segment + column[here] % segment
+        positions[t, : here.size] = row[here] * segment + predictor[here] % segment
     return Segments(tokens, length, positions, _pick(index, _labels(batch))), index
 
 
@@ -272,6 +291,4 @@ def _evaluate(policy: Policy, data, inputs: LossInputs, temperature, *, loss: Lo
 
 def _total(policy: Policy, data, inputs: LossInputs, temperature, loss: Loss, plan: Plan, adapter):
     logprobs = plan_logprobs(adapter, policy, data, temperature, plan)
-    # Padding gets a ratio of 1, so that no overflow there turns into 0 * inf in the backward pass.
-    terms = loss(jnp.where(inputs.mask > 0, logprobs, inputs.logprobs), inputs)
-    return jnp.sum(jnp.where(inputs.mask > 0, terms, 0)), logprobs
+    return masked_sum(loss, logprobs, inputs), logprobs

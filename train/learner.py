@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from mintjax.cache import State, take_rows
 from mintjax.train.advantages import Advantages, advantage_metrics, group_advantages, normalise
-from mintjax.train.batches import micro_batches
+from mintjax.train.batches import Batch, micro_batches
 from mintjax.train.config import (
     CrossEntropyConfig,
     ImportanceSamplingConfig,
@@ -42,7 +43,12 @@ class Learned(NamedTuple):
     metrics: dict[str, float]
 
 
-def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episode]) -> Learned:
+def learn(
+    config: TrainConfig,
+    train_state: TrainState,
+    episodes: Sequence[Episode],
+    state: State | None = None,
+) -> Learned:
     """Makes one optimizer step from a batch of episodes, with gradients summed over micro-batches.
 
     Groups whose rewards are all equal have nothing to say; if all are so there is no update, which is counted in
@@ -52,6 +58,7 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
         config: advantages, loss, plan and schedule.
         train_state: the policy that sampled the episodes, and its optimizer.
         episodes: one batch.
+        state: the cache that sampling them left, a row each; for the plan ``"reverse_only"``.
 
     Returns:
         The new train state, the advantages and the step's metrics.
@@ -72,7 +79,8 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
     plan = Plan(config.gradients.plan, config.gradients.segment, config.gradients.remat)
     total, value, logprobs = None, 0.0, []
     for batch in batches:
-        grads, found = gradients(train_state.policy, batch, loss, plan)
+        cache = _rows_of(state, batch) if plan.kind == "reverse_only" else None
+        grads, found = gradients(train_state.policy, batch, loss, plan, cache)
         total = grads if total is None else jax.tree.map(jnp.add, total, grads)
         value += float(found.loss)
         logprobs.append(found.logprobs)
@@ -91,6 +99,13 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
         "update/skipped": 0.0,
     }
     return Learned(update(train_state, total), advantages, metrics)
+
+
+def _rows_of(state: State | None, batch: Batch) -> State | None:
+    """The cache of a micro-batch's episodes; a row that fills it up has no token, so any cache will do."""
+    if state is None or batch.episodes is None:
+        return None
+    return take_rows(state, np.maximum(batch.episodes, 0))
 
 
 def make_loss(config: LossConfig) -> Loss:

@@ -29,7 +29,7 @@ from mintjax.train.metrics import append_metrics
 from mintjax.train.optimizer import TrainState, init_train_state
 from mintjax.train.progress import Reporter, report
 from mintjax.train.resume import resume
-from mintjax.train.rollout import RolloutSettings, rollout
+from mintjax.train.rollout import Rollout, RolloutSettings, rollout
 from mintjax.train.rollout_metrics import rollout_metrics
 from mintjax.train.run_directory import RunDirectory, open_run
 from mintjax.train.signals import StopRequest, stop_requests
@@ -207,11 +207,11 @@ class _Loop:
         config, start = self.config, time.perf_counter()
         tasks = config.environment.tasks(step - 1, config.rollout.groups, config.seed)
         with self._phase("rollout"):
-            episodes, metrics = self._sample(train_state.policy, tasks, step)
+            played, metrics = self._sample(train_state.policy, tasks, step)
         with self._phase("learn"):
-            learned = learn(config, train_state, episodes)
+            learned = learn(config, train_state, played.episodes, played.state)
         with self._phase("write"):
-            self._write_episodes(step, episodes, learned.advantages)
+            self._write_episodes(step, played.episodes, learned.advantages)
         metrics |= learned.metrics
         due = config.evaluation.every and step % config.evaluation.every == 0
         if due or (config.evaluation.at_end and step == config.steps):
@@ -227,7 +227,7 @@ class _Loop:
 
     def _sample(
         self, policy: Policy, tasks: Sequence[Any], step: int, *, greedy: bool = False
-    ) -> tuple[list[Episode], dict[str, float]]:
+    ) -> tuple[Rollout, dict[str, float]]:
         options = self.config.rollout
         settings = RolloutSettings(
             group_size=1 if greedy else options.group_size,
@@ -238,11 +238,11 @@ class _Loop:
             top_p=options.top_p,
             capacity=options.capacity,
         )
-        episodes, stats = rollout(
+        played = rollout(
             policy, self.renderer, self.tokenizer, self.config.environment.make, tasks, settings,
             seed=self.config.seed, step=step,
         )  # fmt: skip
-        return episodes, rollout_metrics(episodes, stats)
+        return played, rollout_metrics(played.episodes, played.stats)
 
     def _evaluate(self, step: int, policy: Policy) -> dict[str, float]:
         """Greedy episodes of the first tasks: as many as a step has episodes, so that nothing more is compiled."""
@@ -250,8 +250,8 @@ class _Loop:
         count = options.groups * options.group_size
         tasks = self.config.environment.tasks(0, count, self.config.seed)
         with self._phase("evaluation"):
-            episodes, metrics = self._sample(policy, tasks, step, greedy=True)
-            write_rows(self.directory.evaluation(step), episode_rows(step, episodes))
+            played, metrics = self._sample(policy, tasks, step, greedy=True)
+            write_rows(self.directory.evaluation(step), episode_rows(step, played.episodes))
         return {f"eval/greedy/{name}": value for name, value in metrics.items()}
 
     def _write_episodes(self, step: int, episodes: list[Episode], advantages: Advantages) -> None:

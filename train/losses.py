@@ -41,6 +41,19 @@ class Loss(Protocol):
         ...
 
 
+def masked_sum(
+    loss: Loss, logprobs: Float[Array, "*shape"], inputs: LossInputs
+) -> Float[Array, ""]:
+    """The sum of a loss's terms over the tokens that count.
+
+    Example:
+        >>> value = masked_sum(Ppo(), logprobs, inputs)
+    """
+    # Padding gets a ratio of 1, so that no overflow there turns into 0 * inf in the backward pass.
+    terms = loss(jnp.where(inputs.mask > 0, logprobs, inputs.logprobs), inputs)
+    return jnp.sum(jnp.where(inputs.mask > 0, terms, 0))
+
+
 @dataclass(frozen=True)
 class CrossEntropy:
     """Negative log probability times weight: ``-w log p``."""

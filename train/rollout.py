@@ -4,13 +4,14 @@ import asyncio
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int, Integer, Key
 
+from mintjax.cache import State
 from mintjax.policy import Policy
 from mintjax.renderers import Rendered, Renderer, RenderError
 from mintjax.renderers.tokenizer import adapt
@@ -32,6 +33,20 @@ class RolloutSettings(Sampling):
     max_turns: int
 
 
+class Rollout(NamedTuple):
+    """What a batch of conversations was, cost and left.
+
+    Attributes:
+        episodes: by group and member.
+        stats: what they cost.
+        state: the cache, a row an episode, of exactly its tokens; None where nothing was fed.
+    """
+
+    episodes: list[Episode]
+    stats: RolloutStats
+    state: State | None
+
+
 def rollout(
     policy: Policy,
     renderer: Renderer,
@@ -42,7 +57,7 @@ def rollout(
     *,
     seed: int,
     step: int = 0,
-) -> tuple[list[Episode], RolloutStats]:
+) -> Rollout:
     """`collect` for callers that are not asynchronous themselves; the arguments and results are the same.
 
     Raises:
@@ -50,7 +65,7 @@ def rollout(
 
     Example:
         >>> settings = RolloutSettings(group_size=4, max_tokens=32, max_turns=3)
-        >>> episodes, stats = rollout(policy, renderer, tokenizer, CountDown, [5, 7], settings, seed=0)
+        >>> episodes, stats, state = rollout(policy, renderer, tokenizer, CountDown, [5, 7], settings, seed=0)
     """
     try:
         asyncio.get_running_loop()
@@ -71,7 +86,7 @@ async def collect(
     *,
     seed: int,
     step: int = 0,
-) -> tuple[list[Episode], RolloutStats]:
+) -> Rollout:
     """Sample ``group_size`` episodes of every task, all side by side.
 
     Turn by turn, the new messages of all episodes are fed in one segment, the replies are decoded together, and all
@@ -93,10 +108,10 @@ async def collect(
         step: of the run; another step draws other samples.
 
     Returns:
-        The episodes, by group and member, and what they cost.
+        The episodes, by group and member, what they cost, and the cache that they left.
 
     Example:
-        >>> episodes, stats = await collect(policy, renderer, tokenizer, CountDown, [5, 7], settings, seed=0)
+        >>> episodes, *_ = await collect(policy, renderer, tokenizer, CountDown, [5, 7], settings, seed=0)
         >>> [(episode.group, episode.member) for episode in episodes]
         [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
@@ -130,7 +145,7 @@ async def collect(
     finally:
         await asyncio.gather(*(_close(row) for row in rows))
     version = int(policy.version)
-    return [row.episode(version) for row in rows], sampler.stats
+    return Rollout([row.episode(version) for row in rows], sampler.stats, sampler.state)
 
 
 @dataclass

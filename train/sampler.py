@@ -92,6 +92,11 @@ class Sampler:
         capacity = self._state.capacity if self._state is not None else 0
         return RolloutStats(self._prefilled, self._shared, self._sampled, self._growths, capacity)
 
+    @property
+    def state(self) -> State | None:
+        """The cache of all conversations so far; None before the first turn. The next turn reuses its memory."""
+        return self._state
+
     def room(self, row: int, news: Sequence[int]) -> int:
         """How many tokens the row can sample after ``news``; below 1 where the model's context does not hold them."""
         return self._policy.config.context - int(self._lengths[row]) - len(news)

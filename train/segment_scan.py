@@ -2,12 +2,15 @@
 
 The forward pass extends a state segment by segment and keeps its cache. The backward pass walks from the last segment
 to the first: it runs one segment again against the finished cache, of which it sees only the slots before that segment,
-and takes its vector-Jacobian product with the cotangents of its log probabilities, of the hidden state that it hands
-on, and of its own keys and values, to which every later segment has added by then. What flows to earlier keys and
-values is added to buffers of the cache's shape. The gradient is exact: slots are written once and never move.
-(SeCO, arXiv:2505.16710, gives the method.)
+and takes its vector-Jacobian product with the cotangents of its log probabilities and of its own keys and values, to
+which every later segment has added by then. What flows to earlier keys and values is added to buffers of the cache's
+shape. The gradient is exact: slots are written once and never move. (SeCO, arXiv:2505.16710, gives the method.)
+
+A segment scores the tokens that its own tokens predict, the first of the next segment among them. So nothing but keys
+and values joins two segments.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -25,25 +28,25 @@ from mintjax.extension import read, run_segment, slots_of
 from mintjax.models.dense import embed, final_norm
 from mintjax.models.rope import rope_tables
 from mintjax.policy import Policy
-from mintjax.scoring import predictors, token_logprobs
+from mintjax.scoring import token_logprobs
 from mintjax.train.layers import add_trees, after, end_layer, start_layer
 from mintjax.types import Segment
 
 
 class Segments(NamedTuple):
-    """B token streams cut into at most T segments, right-padded each; P positions to score a segment.
+    """B token streams cut into at most T segments, right-padded each; P labels to score a segment.
 
     Attributes:
         tokens: ``[T, B, S]``.
         length: ``[T, B]``; trailing segments that are empty in every row cost nothing.
-        positions: ``[T, P]`` places to score, as indices into a segment's flattened ``[B, S]``.
-        labels: ``[T, P]`` or ``[T, P, K]``, the ids to score there; None scores the streams' own tokens.
+        positions: ``[T, P]`` places that predict a label, as indices into a segment's flattened ``[B, S]``.
+        labels: ``[T, P]`` or ``[T, P, K]``, the ids to score there: a stream's next token, or any.
     """
 
     tokens: Int[Array | np.ndarray, "T B S"]
     length: Int[Array | np.ndarray, "T B"]
     positions: Int[Array | np.ndarray, "T P"]
-    labels: Int[Array | np.ndarray, "T P *K"] | None = None
+    labels: Int[Array | np.ndarray, "T P *K"]
 
 
 def segment_logprobs(
@@ -53,7 +56,7 @@ def segment_logprobs(
     temperature: Float[ArrayLike, ""],
     remat: bool,
 ) -> Float[Array, "T P *K"]:
-    """Log probabilities of chosen tokens of a segmented stream, each given all tokens before it in its row.
+    """Log probabilities of labels, each given a place in a segmented stream and all tokens before it in its row.
 
     Args:
         adapter: what the result is differentiated by; it takes the place of ``policy.adapter``.
@@ -71,49 +74,34 @@ def segment_logprobs(
     return _segment_logprobs(adapter, policy, segments, temperature, remat)
 
 
-class _Carried(NamedTuple):
-    """What a segment starts from: the length of each row before it, and the hidden state at its end."""
-
-    length: Int[Array, " B"]
-    hidden: Float[Array, "B D"]
+# What flows to a segment's log probabilities, given the segment's number and themselves.
+Cotangent = Callable[[Array, Array], Array]
 
 
-class _Saved(NamedTuple):
-    """What the backward pass needs: the arguments, the finished cache, and what each segment started from."""
+class Scan(NamedTuple):
+    """What the backward pass walks over: the arguments, and the finished cache."""
 
     adapter: Adapter
     policy: Policy
     segments: Segments
     temperature: Float[ArrayLike, ""]
     state: State
-    carried: _Carried
 
 
 def _at(tree, t: Int[Array, ""]):
     return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, t, 0, False), tree)
 
 
-def _put(tree, update, t: Int[Array, ""]):
-    return jax.tree.map(lambda x, y: lax.dynamic_update_index_in_dim(x, y, t, 0), tree, update)
-
-
-def _count(segments: Segments) -> Int[Array, ""]:
+def count(segments: Segments) -> Int[Array, ""]:
     """How many segments there are, without the trailing ones that are empty in every row."""
     used = segments.length.max(1) > 0
     return jnp.max(jnp.where(used, jnp.arange(used.size) + 1, 0))
 
 
-def _finish(policy: Policy, segment: Segments, carried: _Carried, hidden: Array, temperature):
-    """Log probabilities at a segment's positions, and the hidden state that the segment hands on."""
-    # Nothing precedes a stream's first token: it is no label, but a nan there would reach the gradient as 0 * nan.
-    before = jnp.where(carried.length[:, None] > 0, carried.hidden, 0)
-    scored_by = predictors(before, hidden).reshape(-1, hidden.shape[-1])[segment.positions]
-    labels = segment.labels
-    if labels is None:
-        labels = segment.tokens.reshape(-1)[segment.positions]
-    last = jnp.take_along_axis(hidden, jnp.maximum(segment.length - 1, 0)[:, None, None], 1)[:, 0]
-    handed_on = jnp.where(segment.length[:, None] > 0, last, before)
-    return token_logprobs(policy, scored_by, labels, temperature), handed_on
+def _score(policy: Policy, segment: Segments, hidden: Array, temperature):
+    """Log probabilities of a segment's labels."""
+    predictors = hidden.reshape(-1, hidden.shape[-1])[segment.positions]
+    return token_logprobs(policy, predictors, segment.labels, temperature)
 
 
 def _forward(adapter, policy, segments, temperature, remat):
@@ -122,20 +110,16 @@ def _forward(adapter, policy, segments, temperature, remat):
     steps, batch, size = segments.tokens.shape
 
     def step(t, carry):
-        state, logprobs, carried = carry
-        segment, start = _at(segments, t), _Carried(state.length, state.hidden)
+        state, logprobs = carry
+        segment = _at(segments, t)
         hidden, state = run_segment(policy, Segment(segment.tokens, segment.length), state)
-        scores, _ = _finish(policy, segment, start, hidden, temperature)
-        return state, _put(logprobs, scores, t), _put(carried, start, t)
+        scores = _score(policy, segment, hidden, temperature)
+        return state, lax.dynamic_update_index_in_dim(logprobs, scores, t, 0)
 
     state = init_state(policy, batch, steps * size)
-    carried = _Carried(
-        *(jnp.zeros((steps, *x.shape), x.dtype) for x in (state.length, state.hidden))
-    )
-    scored = segments.positions if segments.labels is None else segments.labels
-    logprobs = jnp.zeros(scored.shape, state.hidden.dtype)
-    state, logprobs, carried = lax.fori_loop(0, _count(segments), step, (state, logprobs, carried))
-    return logprobs, _Saved(adapter, policy, segments, temperature, state, carried)
+    logprobs = jnp.zeros(segments.labels.shape, state.hidden.dtype)
+    state, logprobs = lax.fori_loop(0, count(segments), step, (state, logprobs))
+    return logprobs, Scan(adapter, policy, segments, temperature, state)
 
 
 class _Walk(NamedTuple):
@@ -144,32 +128,63 @@ class _Walk(NamedTuple):
     adapter: Adapter
     keys: tuple[Array, ...]
     values: tuple[Array, ...]
-    hidden: Float[Array, "B D"]
+    logprobs: Float[Array, "T P *K"]
 
 
-def _backward(remat, saved: _Saved, cotangent: Float[Array, "T P *K"]):
-    state, dtype = saved.state, cotangent.dtype
-    count = _count(saved.segments)
+def walk_back(
+    scan: Scan,
+    cotangent: Cotangent,
+    remat: bool,
+) -> tuple[Adapter, Float[Array, "T P *K"]]:
+    """Walks a finished cache from its last segment to its first.
+
+    Args:
+        scan: what to walk over.
+        cotangent: what flows to the log probabilities of a segment, given its number and themselves.
+        remat: see :func:`segment_logprobs`.
+
+    Returns:
+        The gradient of the adapter, and the log probabilities, which the walk computes anyway.
+
+    Example:
+        >>> grads, logprobs = walk_back(scan, lambda t, scores: cotangents[t], remat=False)
+    """
+    state, segments = scan.state, scan.segments
+    dtype = state.hidden.dtype
+    steps = count(segments)
+    length = jnp.asarray(segments.length)
+    starts = jnp.cumsum(length, 0) - length
 
     def step(i, walk):
-        t = count - 1 - i
-        segment, start = _at(saved.segments, t), _at(saved.carried, t)
-        return _segment_backward(saved, segment, start, _at(cotangent, t), walk, remat)
+        t = steps - 1 - i
+        return _segment_backward(scan, t, _at(starts, t), cotangent, walk, remat)
 
     zeros = partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, dtype)))
-    walk = _Walk(zeros(saved.adapter), zeros(state.keys), zeros(state.values), zeros(state.hidden))
-    walk = lax.fori_loop(0, count, step, walk)
-    return walk.adapter, None, None, None
+    logprobs = jnp.zeros(segments.labels.shape, dtype)
+    walk = _Walk(zeros(scan.adapter), zeros(state.keys), zeros(state.values), logprobs)
+    walk = lax.fori_loop(0, steps, step, walk)
+    return walk.adapter, walk.logprobs
+
+
+def _backward(remat, scan: Scan, cotangents: Float[Array, "T P *K"]):
+    grads, _ = walk_back(scan, lambda t, _: _at(cotangents, t), remat)
+    return grads, None, None, None
 
 
 def _segment_backward(
-    saved: _Saved, segment: Segments, start: _Carried, cotangent: Array, walk: _Walk, remat: bool
+    scan: Scan,
+    t: Int[Array, ""],
+    start: Int[Array, " B"],
+    cotangent: Cotangent,
+    walk: _Walk,
+    remat: bool,
 ) -> _Walk:
     """Runs one segment again and adds what its gradient is to the walk."""
-    adapter, policy, state = saved.adapter, saved.policy.replace(adapter=None), saved.state
+    adapter, policy, state = scan.adapter, scan.policy.replace(adapter=None), scan.state
+    segment = _at(scan.segments, t)
     size, block = segment.tokens.shape[1], block_of(state.capacity)
-    rope = rope_tables(policy.config, start.length[:, None] + jnp.arange(size))
-    slots = slots_of(start.length, jnp.asarray(segment.length), size, state.capacity)
+    rope = rope_tables(policy.config, start[:, None] + jnp.arange(size))
+    slots = slots_of(start, jnp.asarray(segment.length), size, state.capacity)
 
     def layer(i: int, residual: Array):
         """Layer ``i``, and the function that pulls a cotangent back through it."""
@@ -177,7 +192,7 @@ def _segment_backward(
             start_layer(policy, i, rope), layer_adapter(adapter, i), residual
         )
         q, k, v = q_k_v
-        before = Before(state.keys[i], state.values[i], start.length)
+        before = Before(state.keys[i], state.values[i], start)
         attended = attend(q, k, v, before, block=block)
         residual, pull_end = jax.vjp(
             end_layer(policy, i), layer_adapter(adapter, i), residual, attended.out
@@ -204,13 +219,12 @@ def _segment_backward(
         residuals.append(residual)
         pulls.append(pull)
 
-    def finish(adapter: Adapter, residual: Array, hidden: Array):
+    def finish(adapter: Adapter, residual: Array):
         final = final_norm(policy.config, policy.base, residual)
-        carried = _Carried(start.length, hidden)
-        return _finish(policy.replace(adapter=adapter), segment, carried, final, saved.temperature)
+        return _score(policy.replace(adapter=adapter), segment, final, scan.temperature)
 
-    _, pull_finish = jax.vjp(finish, adapter, residuals[-1], start.hidden)
-    d_adapter, d_residual, d_hidden = pull_finish((cotangent, walk.hidden))
+    scores, pull_finish = jax.vjp(finish, adapter, residuals[-1])
+    d_adapter, d_residual = pull_finish(cotangent(t, scores))
     d_layers, d_keys, d_values = [], [], []
     for i in reversed(range(policy.config.num_layers)):
         pull = layer(i, after(residuals[i], d_residual))[1] if remat else pulls[i]
@@ -224,7 +238,7 @@ def _segment_backward(
         add_trees(walk.adapter, d_adapter),
         tuple(reversed(d_keys)),
         tuple(reversed(d_values)),
-        d_hidden,
+        lax.dynamic_update_index_in_dim(walk.logprobs, scores, t, 0),
     )
 
 

@@ -98,9 +98,8 @@ def turn_segments(batch):
     starts, size = (0, *ends[:-1]), 32
     tokens = np.zeros((len(ends), len(batch.length), size), np.int32)
     length = np.zeros(tokens.shape[:2], np.int32)
-    positions, origins = [], []
+    scored = [[] for _ in ends]  # place, label and origin of what each segment predicts
     for t, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        here = []
         for row, total in enumerate(batch.length):
             # Rows take turns of their own lengths: shift each row's edges.
             first, last = (
@@ -108,18 +107,15 @@ def turn_segments(batch):
             )
             length[t, row] = last - first
             tokens[t, row, : last - first] = batch.tokens[row, first:last]
-            here += [
-                (row * size + i, row * SIZE + first + i)
+            scored[t] += [
+                (row * size + i, batch.tokens[row, first + i + 1], row * SIZE + first + i + 1)
                 for i in range(last - first)
-                if first + i > 0
+                if first + i + 1 < total
             ]
-        positions.append([p for p, _ in here])
-        origins.append([o for _, o in here])
-    count = max(map(len, positions))
-    index = np.array([o + [-1] * (count - len(o)) for o in origins])
-    return Segments(
-        tokens, length, np.array([p + [0] * (count - len(p)) for p in positions], np.int32)
-    ), index
+    count = max(map(len, scored))
+    padded = np.array([here + [(0, 0, -1)] * (count - len(here)) for here in scored])
+    positions, labels, index = np.moveaxis(padded, 2, 0)
+    return Segments(tokens, length, positions.astype(np.int32), labels.astype(np.int32)), index
 
 
 def turn_gradient(policy, batch):

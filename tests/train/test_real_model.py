@@ -21,7 +21,7 @@ NAME = "smollm2-135m-instruct"
 def test_sampled_logprobs_are_the_trainers():
     policy, tokenizer = mintjax.load_policy(NAME), mintjax.load_tokenizer(NAME)
     settings = RolloutSettings(group_size=2, max_tokens=16, max_turns=3, capacity=128)
-    episodes, _ = rollout(
+    episodes, *_ = rollout(
         policy, get_renderer("smollm2"), tokenizer, CountDown, [5], settings, seed=0
     )
     assert [len(episode.turns) for episode in episodes] == [3, 3]

@@ -9,7 +9,6 @@ from mintjax.train.gradients import Plan, _gradients, _packed_arguments, _segmen
 from mintjax.train.losses import LossInputs, Ppo
 from tests.tiny import CONFIG, random_batch, tiny_policy
 
-
 SLACK = 1.1  # of the bytes that the formula says
 
 

@@ -122,7 +122,7 @@ def uneven():
 
 @pytest.mark.parametrize("name", ["chatml", "role_colon"])
 def test_one_pass_over_an_episode_repeats_the_samplers_logprobs(policy, tokenizer, name):
-    episodes, _ = play(policy, tokenizer, uneven(), name=name)
+    episodes, *_ = play(policy, tokenizer, uneven(), name=name)
     assert [len(episode.turns) for episode in episodes] == [3, 2, 1, 3]
     size = 128
     tokens = np.zeros((len(episodes), size), np.int32)
@@ -139,7 +139,7 @@ def test_one_pass_over_an_episode_repeats_the_samplers_logprobs(policy, tokenize
 
 def test_the_token_stream_is_the_chat_format_with_the_samples_in_it(policy, tokenizer):
     environments = uneven()
-    episodes, stats = play(policy, tokenizer, environments)
+    episodes, stats, _ = play(policy, tokenizer, environments)
     stops = {tokenizer.token_to_id(name) for name in ("<|im_end|>", "<|endoftext|>")}
     hello, example = [say("hello there")], EXAMPLE
     said = [
@@ -178,7 +178,7 @@ def test_the_token_stream_is_the_chat_format_with_the_samples_in_it(policy, toke
 
 def test_episodes_end_with_their_own_reasons(policy, tokenizer):
     environments = uneven()
-    episodes, _ = play(policy, tokenizer, environments)
+    episodes, *_ = play(policy, tokenizer, environments)
     places = [(episode.group, episode.member) for episode in episodes]
     assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [episode.stop_reason for episode in episodes] == [
@@ -208,13 +208,13 @@ def streams(episodes):
 
 
 def test_slow_environments_other_groups_and_a_roomy_cache_change_no_sample(policy, tokenizer):
-    calm, _ = play(policy, tokenizer, uneven())
+    calm, *_ = play(policy, tokenizer, uneven())
     jittery = uneven()
     for wait, environment in zip((3, 0, 7, 1), jittery, strict=True):
         environment.yields = wait
     assert streams(play(policy, tokenizer, jittery)[0]) == streams(calm)
     roomy = replace(SETTINGS, capacity=100)
-    wide, stats = play(policy, tokenizer, uneven(), roomy)
+    wide, stats, _ = play(policy, tokenizer, uneven(), roomy)
     assert streams(wide) == streams(calm)
     assert (stats.cache_growths, stats.capacity) == (0, 128)
     replaced = [*uneven()[:2], Script("y"), Script("z", "w")]
@@ -223,7 +223,7 @@ def test_slow_environments_other_groups_and_a_roomy_cache_change_no_sample(polic
 
 def test_members_steps_and_seeds_draw_different_samples(policy, tokenizer):
     def first_samples(**options):
-        episodes, _ = play(policy, tokenizer, [Script("x") for _ in range(4)], **options)
+        episodes, *_ = play(policy, tokenizer, [Script("x") for _ in range(4)], **options)
         return [tuple(episode.tokens[episode.sampled].tolist()) for episode in episodes]
 
     drawn = [*first_samples(), *first_samples(step=1), *first_samples(seed=2**32 - 1)]
@@ -232,7 +232,7 @@ def test_members_steps_and_seeds_draw_different_samples(policy, tokenizer):
 
 
 def test_an_episode_that_goes_on_stops_at_max_turns(policy, tokenizer):
-    episodes, _ = play(policy, tokenizer, [Script(*"abcdefgh") for _ in range(4)])
+    episodes, *_ = play(policy, tokenizer, [Script(*"abcdefgh") for _ in range(4)])
     assert [len(episode.turns) for episode in episodes] == [4] * 4
     assert {episode.stop_reason for episode in episodes} == {"max_turns"}
 
@@ -244,7 +244,7 @@ def test_a_full_context_ends_its_episode_alone(policy, tokenizer):
     nearly_full = "a" * (context - empty - 2)
     environments = [Script(nearly_full, "x"), Script(nearly_full, "x"), Script("a" * context)]
     environments.append(Script("x", "y"))
-    episodes, stats = play(small, tokenizer, environments)
+    episodes, stats, _ = play(small, tokenizer, environments)
     assert [episode.stop_reason for episode in episodes] == ["overflow"] * 3 + ["finished"]
     cut = [episode.turns[0].decode_stop for episode in episodes[:2]]
     assert "overflow" in cut, "the test needs a reply that the context cuts"
@@ -271,7 +271,7 @@ def test_environments_that_cannot_start_leave_the_others_alone(policy, tokenizer
         Script("x"),
         Script(opening=[say("x"), say("y", "assistant")]),
     ]
-    episodes, _ = play(policy, tokenizer, environments)
+    episodes, *_ = play(policy, tokenizer, environments)
     assert [len(episode.turns) for episode in episodes] == [0, 0, 1, 0]
     assert [episode.stop_reason for episode in episodes] == ["error", "error", "finished", "error"]
     assert episodes[0].error == "KeyError: 'no such task'"
@@ -282,7 +282,7 @@ def test_environments_that_cannot_start_leave_the_others_alone(policy, tokenizer
 def test_a_close_that_fails_is_told_and_loses_nothing(policy, tokenizer):
     environments = [Script("x"), Script("x"), Script("x", broken_close=True), Script("x")]
     with pytest.warns(RuntimeWarning, match="group 1, member 0 raised OSError: cannot close"):
-        episodes, _ = play(policy, tokenizer, environments)
+        episodes, *_ = play(policy, tokenizer, environments)
     assert [episode.stop_reason for episode in episodes] == ["finished"] * 4
 
 
