@@ -301,5 +301,5 @@ def test_a_running_loop_awaits_collect(policy, tokenizer):
             seed=0,
         )
 
-    episodes, _ = asyncio.run(inside())
+    episodes, *_ = asyncio.run(inside())
     assert streams(episodes) == streams(play(policy, tokenizer, uneven())[0])
