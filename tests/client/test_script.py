@@ -1,0 +1,52 @@
+"""The multi-turn script that Tinker's documentation of MinT shows, on the real model, word for word but its import."""
+
+# fmt: off
+SCRIPT = '''\
+import mintjax as mint
+from mintjax import types
+from mintjax.renderers import get_renderer
+
+service_client = mint.ServiceClient()
+training_client = service_client.create_lora_training_client(base_model="smollm2-135m-instruct", rank=16)
+tokenizer = training_client.get_tokenizer()
+renderer = get_renderer("smollm2")
+sampling_client = training_client.save_weights_and_get_sampling_client(name="start")
+def run_episode():
+    messages = [{"role": "system", "content": "Count down from the given number."}]
+    total_reward = 0
+    for turn in range(3):
+        messages.append({"role": "user", "content": f"Start from {5 - turn}"})
+        prompt_tokens = renderer.render(messages, tokenizer)
+        result = sampling_client.sample(
+            prompt=types.ModelInput.from_ints(tokens=prompt_tokens), num_samples=1,
+            sampling_params=types.SamplingParams(max_tokens=50, temperature=0.8)).result()
+        response = tokenizer.decode(result.sequences[0].tokens)
+        messages.append({"role": "assistant", "content": response})
+        total_reward += compute_reward(response, expected=f"{5-turn}, {4-turn}, ...")
+    return messages, total_reward
+'''
+# fmt: on
+
+
+def compute_reward(response, expected):
+    return float(response.startswith(expected.removesuffix(", ...")))
+
+
+def test_the_documented_script_runs_and_prefills_each_token_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("MINTJAX_HOME", str(tmp_path))
+    script = {"compute_reward": compute_reward}
+    exec(SCRIPT, script)
+    messages, reward = script["run_episode"]()
+    assert [message["role"] for message in messages] == ["system", *("user", "assistant") * 3]
+    assert 0 <= reward <= 3
+    stats = script["sampling_client"].stats()
+    renderer, tokenizer = script["renderer"], script["tokenizer"]
+    prompts = [renderer.render(messages[:end], tokenizer) for end in (2, 4, 6)]
+    # The tokens of the conversation without its last reply, each of them prefilled or sampled, and none twice.
+    replies = [
+        len(prompts[turn + 1]) - len(renderer.render(messages[: 2 * turn + 4][:-1], tokenizer))
+        for turn in range(2)
+    ]
+    print(stats, list(map(len, prompts)), replies, messages)
+    assert stats.diverged == 0
+    assert list(tmp_path.iterdir()) == []
