@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 
+import jax
 import numpy as np
 import pytest
 
 from mintjax import ServiceClient
 from mintjax.client import BaseModel
+from mintjax.train.optimizer import init_adjustable
 from mintjax.types import Datum, ModelInput
 from tests.tiny import CONFIG, tiny_policy, tiny_tokenizer
 
 TINY = replace(CONFIG, vocab_size=100)
+LENGTHS = [9, 20, 14, 11]  # one micro-batch, the same in most tests: it is compiled for once
 
 
 @pytest.fixture(scope="session")
@@ -25,20 +28,25 @@ def models():
 
 @pytest.fixture
 def service(models, tmp_path):
-    with ServiceClient(home=tmp_path / "home", models=models) as client:
+    with ServiceClient(home=tmp_path / "home", models=models, rows=4) as client:
         yield client
 
 
 @pytest.fixture
-def trainer(service):
-    return service.create_lora_training_client("tiny", rank=3)
+def trainer(service, models):
+    """A training client whose adapter already does something, so that no gradient is zero by construction."""
+    client = service.create_lora_training_client("tiny", rank=3).result()
+    adapter = jax.tree.map(lambda x: 0.3 * x, models["tiny"].policy.adapter)
+    policy = client._trainee.train_state.policy.replace(adapter=adapter)
+    client._trainee.train_state = init_adjustable(policy)
+    return client
 
 
 @pytest.fixture
 def make_data():
     """Data of given lengths for policy losses, or for cross entropy; the first entries were never sampled."""
 
-    def make(lengths, loss="ppo", *, choices=(), seed=0):
+    def make(lengths=LENGTHS, loss="ppo", *, choices=(), seed=0):
         rng = np.random.default_rng(seed)
         data = []
         for n in lengths:

@@ -127,7 +127,7 @@ def test_a_cancelled_creation_says_so(service):
 def test_a_program_of_coroutines(service, make_data):
     async def program():
         trainer = await service.create_lora_training_client_async("tiny", rank=3)
-        loss = await trainer.forward_backward_async(make_data([9]), "ppo")
+        loss = await trainer.forward_backward_async(make_data(), "ppo")
         step = await trainer.optim_step_async(AdamParams())
         assert (await loss).metrics.keys() == {"loss:sum"}
         assert (await step.result_async()).metrics["step"] == 1

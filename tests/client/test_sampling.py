@@ -145,10 +145,12 @@ def models_text(client):
 
 def test_an_implicit_stop_is_the_vocabularys_own(base):
     ends = base.result()._served.model.vocabulary.ends
-    params = SamplingParams(max_tokens=200, temperature=2.0, seed=1)
-    (sequence,) = base.sample(ints(PROMPT), 1, params).result().sequences
-    assert sequence.stop_reason == "stop" and sequence.tokens[-1] in ends
-    assert not set(sequence.tokens[:-1]) & set(ends)
+    params = SamplingParams(max_tokens=120, temperature=1.5, seed=1)
+    sequences = base.sample(ints(PROMPT), 3, params).result().sequences
+    assert "stop" in {sequence.stop_reason for sequence in sequences}
+    for sequence in sequences:
+        assert (sequence.tokens[-1] in ends) == (sequence.stop_reason == "stop")
+        assert not set(sequence.tokens[:-1]) & set(ends)
 
 
 def test_without_max_tokens_the_context_is_filled(base):
@@ -158,7 +160,7 @@ def test_without_max_tokens_the_context_is_filled(base):
 
 def test_an_old_snapshot_samples_as_before(trainer, sampler, make_data):
     before = sampler.sample(ints(PROMPT), 1, greedy()).result()
-    trainer.forward_backward(make_data([9]), "ppo")
+    trainer.forward_backward(make_data(), "ppo")
     trainer.optim_step(AdamParams(learning_rate=0.3))
     new = trainer.save_weights_and_get_sampling_client()
     assert new.compute_logprobs(ints(PROMPT)).result() != pytest.approx(
@@ -168,7 +170,9 @@ def test_an_old_snapshot_samples_as_before(trainer, sampler, make_data):
     assert again.sequences == before.sequences
 
 
-def test_a_fresh_adapter_samples_as_the_base(base, sampler):
+def test_a_fresh_adapter_samples_as_the_base(service, base):
+    fresh = service.create_lora_training_client("tiny", rank=3)
+    sampler = fresh.save_weights_and_get_sampling_client()
     np.testing.assert_allclose(
         base.compute_logprobs(ints(PROMPT)).result()[1:],
         sampler.compute_logprobs(ints(PROMPT)).result()[1:],

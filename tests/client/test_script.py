@@ -32,21 +32,37 @@ def compute_reward(response, expected):
     return float(response.startswith(expected.removesuffix(", ...")))
 
 
+class Recorder:
+    """Passes calls on, and notes each prompt and sample."""
+
+    def __init__(self, client):
+        self.client, self.turns = client, []
+
+    def sample(self, prompt, **rest):
+        future = self.client.sample(prompt=prompt, **rest)
+        self.turns.append((prompt.to_ints(), future.result().sequences[0].tokens))
+        return future
+
+
 def test_the_documented_script_runs_and_prefills_each_token_once(monkeypatch, tmp_path):
     monkeypatch.setenv("MINTJAX_HOME", str(tmp_path))
     script = {"compute_reward": compute_reward}
     exec(SCRIPT, script)
+    recorder = script["sampling_client"] = Recorder(script["sampling_client"])
     messages, reward = script["run_episode"]()
     assert [message["role"] for message in messages] == ["system", *("user", "assistant") * 3]
     assert 0 <= reward <= 3
-    stats = script["sampling_client"].stats()
-    renderer, tokenizer = script["renderer"], script["tokenizer"]
-    prompts = [renderer.render(messages[:end], tokenizer) for end in (2, 4, 6)]
-    # The tokens of the conversation without its last reply, each of them prefilled or sampled, and none twice.
-    replies = [
-        len(prompts[turn + 1]) - len(renderer.render(messages[: 2 * turn + 4][:-1], tokenizer))
-        for turn in range(2)
-    ]
-    print(stats, list(map(len, prompts)), replies, messages)
+
+    stats = recorder.client.stats()
+    histories = [prompt + sample for prompt, sample in recorder.turns]
+    distinct = {tuple(ids[: end + 1]) for ids in histories for end in range(len(ids))}
+    assert stats.sampled == sum(len(sample) for _, sample in recorder.turns)
+    assert stats.prefilled + stats.sampled == len(distinct)
+    assert stats.prefilled + stats.reused == sum(len(prompt) for prompt, _ in recorder.turns)
+    # These samples' ids come back from encoding their texts, the stop token once.
+    for history, (prompt, _) in zip(histories, recorder.turns[1:], strict=False):
+        assert prompt[: len(history)] == history
     assert stats.diverged == 0
-    assert list(tmp_path.iterdir()) == []
+    last, _ = recorder.turns[-1]
+    assert last.count(script["tokenizer"].convert_tokens_to_ids("<|im_end|>")) == 6
+    assert not any(tmp_path.iterdir())
