@@ -79,9 +79,8 @@ class ModelInput:
         return ModelInput([*self.chunks, chunk])
 
     def append_int(self, token: int) -> "ModelInput":
-        """The same with one id more, in the last chunk where there is one."""
-        *before, last = self.chunks or (EncodedTextChunk(()),)
-        return ModelInput([*before, EncodedTextChunk((*last.tokens, token))])
+        """The same with one id more, as a chunk of its own."""
+        return self.append(EncodedTextChunk((token,)))
 
 
 def _ids(tokens: Iterable[int]) -> tuple[int, ...]:
