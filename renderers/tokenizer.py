@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from mintjax.renderers.errors import RenderError
 from mintjax.renderers.fast_tokenizer import read_fast_tokenizer
 from mintjax.renderers.tiktoken_encoding import read_tiktoken_encoding
@@ -21,6 +19,8 @@ _END_NAMES = (
     "<eos>",
     "</s>",
 )
+
+_MOST_FIXED = 1_000
 
 
 class Tokenizer:
@@ -56,6 +56,7 @@ class Tokenizer:
                 "Tokenizer.from_file"
             )
         self._codec = vocabulary.codec
+        self._fixed: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
         self._names = dict(vocabulary.controls)
         self.control: dict[str, int] = {name: token_id for token_id, name in self._names.items()}
         named = [self.control[name] for name in _END_NAMES if name in self.control]
@@ -79,19 +80,32 @@ class Tokenizer:
         """
         return self._codec.encode(text)
 
+    def encode_fixed(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The same as ``encode`` for words of a format, which come again and again and are kept."""
+        found = self._fixed.get(text)
+        if found is None:
+            found = self._codec.encode(text)
+            if len(self._fixed) < _MOST_FIXED:
+                self._fixed[text] = found
+        return found
+
     def lost(self, text: str, ids: list[int], spans: list[tuple[int, int]]) -> int | None:
         """Index of the first character that ``encode`` dropped, or None.
 
         Some byte-level vocabularies have no token for some control characters, and leave them out
         without a word.
         """
-        edges = np.array([(0, 0), *spans, (len(text), len(text))])
-        gaps = np.flatnonzero(edges[1:, 0] > edges[:-1, 1])
-        if not gaps.size:
-            return None
+        end = 0
+        for begin, stop in spans:
+            if begin > end:
+                break
+            end = stop
+        else:
+            if end == len(text):
+                return None
         # A normaliser that composes two characters leaves a gap as well, and nothing is lost.
         whole = self._codec.normalize(text)
-        return None if self.decode(ids) == whole else int(edges[gaps[0], 1])
+        return None if self.decode(ids) == whole else end
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids, control tokens by their names.
