@@ -50,7 +50,7 @@ class _Plain:
         ids = self._encoding.encode_ordinary(text)
         if not ids:
             return [], []
-        sizes = [len(token) for token in self._encoding.decode_tokens_bytes(ids)]
+        sizes = np.array([len(token) for token in self._encoding.decode_tokens_bytes(ids)])
         ends = np.cumsum(sizes)
         # A byte belongs to the character that the last leading byte up to it began.
         written = np.frombuffer(text.encode(), np.uint8)

@@ -33,13 +33,13 @@ p, .legend { color: var(--dim); font-size: .85rem; margin: .3rem 0 }
 .tokens { border-left: 2px solid var(--line); padding-left: .8rem; font: 14px/1.9 ui-monospace, monospace }
 .tokens { white-space: pre-wrap; overflow-wrap: anywhere; tab-size: 4 }
 .tokens span, .legend b { border-radius: 3px; background: color-mix(in srgb, var(--hue) var(--tint), var(--paper)) }
-.tokens span { margin-right: 1px; position: relative; cursor: default }
+.tokens span { margin-right: 1px; cursor: default }
 .tokens i { font-style: normal; color: var(--dim) }
 .trains { box-shadow: inset 0 -2px var(--ink) }
 .tokens span:hover { outline: 2px solid var(--ink) }
-.tokens span:hover::after { content: attr(data-tip); position: absolute; left: 0; top: 1.9em; z-index: 1 }
-.tokens span:hover::after { background: var(--ink); color: var(--paper); padding: .1rem .5rem; border-radius: 3px }
-.tokens span:hover::after { font: 12px/1.6 system-ui, sans-serif; white-space: pre; pointer-events: none }
+.tokens span:hover::after { content: attr(data-tip); position: fixed; left: 1rem; bottom: 1rem }
+.tokens span:hover::after { background: var(--ink); color: var(--paper); padding: .2rem .7rem; border-radius: 3px }
+.tokens span:hover::after { font: 13px/1.6 system-ui, sans-serif; white-space: pre; pointer-events: none }
 """.strip()
     + "\n"
     + "\n".join(
