@@ -112,11 +112,10 @@ class TinkerNames:
         Example:
             >>> for ids, weights in renderer.build_supervised_examples([user, reply]): ...
         """
-        examples = self.supervised(messages, train_on=train_on_what)
-        return [(types.ModelInput.from_ints(tokens=list(one)), one.weights) for one in examples]
+        return _examples(self, messages, train_on_what)
 
     def build_supervised_example(
-        self,
+        self: _Speaks,
         messages: Sequence[Message],
         train_on_what: str = TrainOnWhat.LAST_ASSISTANT_MESSAGE,
     ) -> "tuple[types.ModelInput, np.ndarray]":
@@ -128,7 +127,7 @@ class TinkerNames:
         Example:
             >>> ids, weights = renderer.build_supervised_example([user, reply])
         """
-        examples = self.build_supervised_examples(messages, train_on_what)
+        examples = _examples(self, messages, train_on_what)
         if len(examples) > 1:
             raise RenderError(
                 f"train_on_what: {str(train_on_what)!r} takes {len(examples)} renderings of this "
@@ -158,7 +157,7 @@ class TinkerNames:
 
     def create_conversation_prefix_with_tools(
         self: _Speaks, tools: Tools, system_prompt: str = ""
-    ) -> list[Message]:
+    ) -> list[Any]:
         """Messages to put before a conversation, which declare tools to it.
 
         Args:
@@ -193,6 +192,14 @@ class TinkerNames:
             len(self.supervised(talk, train_on=TrainOnWhat.ALL_ASSISTANT_MESSAGES)) == 1
             for talk in _talks(self.form)
         )
+
+
+def _examples(
+    renderer: _Speaks, messages: Sequence[Message], train_on: str
+) -> "list[tuple[types.ModelInput, np.ndarray]]":
+    """A conversation to train on, as ids and loss weights."""
+    examples = renderer.supervised(messages, train_on=train_on)
+    return [(types.ModelInput.from_ints(tokens=list(one)), one.weights) for one in examples]
 
 
 def _talks(form: Format) -> list[list[Any]]:

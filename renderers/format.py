@@ -181,7 +181,7 @@ class Format(ABC):
             RenderError: where ids follow the stop.
         """
         stops = stop_tokens(self, tokenizer)
-        early = np.flatnonzero(np.isin(ids[:-1], stops))
+        early = np.flatnonzero((ids[:-1, None] == np.array(stops)).any(axis=1))
         if early.size:
             raise ids_after_stop(where, len(ids) - 1 - int(early[0]))
         if not ids.size or ids[-1] not in stops:

@@ -1,8 +1,11 @@
 """What a format writes, and its encoding: control tokens by id, text runs in one pass each."""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from functools import lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +45,10 @@ class Source(IntEnum):
     SAMPLED = 5
 
 
+# Whether a token is sampled, its message, and its source.
+_Mark = tuple[bool, int, Source]
+
+
 class Tokens(NamedTuple):
     """Aligned arrays of n tokens.
 
@@ -77,11 +84,12 @@ class Writer:
     def __init__(self, tokenizer: Tokenizer, controls: Sequence[str]) -> None:
         """Starts an empty stream for a format with these control tokens."""
         self._tokenizer = tokenizer
-        names = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
-        self._controls = re.compile(f"({names})") if controls else None
-        self._run: list[tuple[str, tuple[bool, int, Source]]] = []
+        self._controls = _pattern(tuple(controls))
+        self._run: list[tuple[str, _Mark]] = []
+        self._said = False  # whether the run holds a caller's words
         self._ids: list[int] = []
-        self._marks: list[tuple[bool, int, Source]] = []
+        self._marks: list[_Mark] = []
+        self._counts: list[int] = []  # of ids that have each mark
 
     def write(
         self,
@@ -100,51 +108,85 @@ class Writer:
         for piece in pieces:
             if isinstance(piece, Said):
                 _check_unicode(piece.text, message)
-                self._run.append((piece.text, (sampled, message, said)))
+                if piece.text:
+                    self._run.append((piece.text, (sampled, message, said)))
+                    self._said = True
                 continue
             mark = (sampled, message, own)
             parts = self._controls.split(piece.text) if self._controls else [piece.text]
             for index, part in enumerate(parts):
                 if index % 2:  # re.split puts what the group matched at the odd places
                     self.control(self._tokenizer.control[part], *mark)
-                else:
+                elif part:
                     self._run.append((part, mark))
 
     def control(self, token: int, sampled: bool, message: int, source: Source) -> None:
         """Appends a control token by id."""
         self.cut()
         self._ids.append(token)
-        self._marks.append((sampled, message, source))
+        self._mark((sampled, message, source), 1)
 
     def cut(self) -> None:
         """Ends the text run here: no token will span this place."""
         run, self._run = self._run, []
-        text = "".join(part for part, _ in run)
-        if not text:
+        said, self._said = self._said, False
+        if not run:
             return
-        ids, spans = self._tokenizer.encode(text)
-        begins = np.cumsum([0, *(len(part) for part, _ in run)])[:-1]
-        lost = self._tokenizer.lost(text, ids, spans)
-        if lost is not None:
-            _, message, _ = run[int(np.searchsorted(begins, lost, side="right")) - 1][1]
-            raise RenderError(
-                f"message {message}: the vocabulary has no token for the character {text[lost]!r} "
-                "and would drop it; remove it from the text"
-            )
-        places = np.searchsorted(begins, [begin for begin, _ in spans], side="right") - 1
+        text = "".join(part for part, _ in run)
+        if said:
+            ids, spans = self._tokenizer.encode(text)
+            self._check_whole(text, run, ids, spans)
+        else:
+            ids, spans = self._tokenizer.encode_fixed(text)
+        starts = [begin for begin, _ in spans] if len(run) > 1 else []
+        end = placed = 0
+        for part, mark in run:
+            end += len(part)
+            upto = bisect_left(starts, end) if len(run) > 1 else len(ids)
+            self._mark(mark, upto - placed)
+            placed = upto
         self._ids += ids
-        self._marks += [run[place][1] for place in places]
 
     def tokens(self) -> Tokens:
         """All that was written, encoded."""
         self.cut()
-        marks = np.array(self._marks, np.int32).reshape(-1, 3)
+        marks = np.array(self._marks, np.int32).reshape(-1, 3).repeat(self._counts, axis=0)
         return Tokens(
             np.array(self._ids, np.int32),
             marks[:, 0] != 0,
             marks[:, 1],
             marks[:, 2].astype(np.int8),
         )
+
+    def _mark(self, mark: _Mark, count: int) -> None:
+        """Gives the next ids a mark."""
+        self._marks.append(mark)
+        self._counts.append(count)
+
+    def _check_whole(
+        self,
+        text: str,
+        run: Sequence[tuple[str, _Mark]],
+        ids: list[int],
+        spans: list[tuple[int, int]],
+    ) -> None:
+        """Refuses a text of which the vocabulary drops a character."""
+        lost = self._tokenizer.lost(text, ids, spans)
+        if lost is None:
+            return
+        ends = list(accumulate(len(part) for part, _ in run))
+        _, message, _ = run[bisect_right(ends, lost)][1]
+        raise RenderError(
+            f"message {message}: the vocabulary has no token for the character {text[lost]!r} and "
+            "would drop it; remove it from the text"
+        )
+
+
+@lru_cache(maxsize=64)
+def _pattern(controls: tuple[str, ...]) -> re.Pattern[str] | None:
+    """What finds a format's control tokens, the longest first."""
+    names = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
+    return re.compile(f"({names})") if controls else None
 
 
 def _check_unicode(text: str, message: int) -> None:

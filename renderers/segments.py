@@ -130,7 +130,7 @@ def to_segments(
         (8, 2, 64)
     """
     if isinstance(conversations, Rendered):
-        return Segments(*(array[:, 0] for array in to_segments([conversations], size, count)))
+        return Segments._make(array[:, 0] for array in to_segments([conversations], size, count))
     if not len(conversations):
         raise ValueError("conversations: expected at least one, got none")
     longest = max(one.start + len(one) for one in conversations)
@@ -149,7 +149,8 @@ def to_segments(
         tokens[row, :end], sampled[row, :end] = whole.ids, whole.sampled
         weights[row, :end] = whole.weights
     starts = size * np.arange(count, dtype=np.int32)[:, None]
-    return Segments(
-        *(array.reshape(-1, count, size).swapaxes(0, 1) for array in (tokens, sampled, weights)),
-        np.clip(lengths - starts, 0, size),
-    )
+
+    def cut(rows: np.ndarray) -> np.ndarray:
+        return rows.reshape(-1, count, size).swapaxes(0, 1)
+
+    return Segments(cut(tokens), cut(sampled), cut(weights), np.clip(lengths - starts, 0, size))

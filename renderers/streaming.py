@@ -43,7 +43,7 @@ class Stream:
     def __init__(self, form: Format, tokenizer: Tokenizer, tools: Tools, begins: Channel) -> None:
         """Starts after the generation prompt, in the channel that the reply begins in."""
         self._form, self._tokenizer, self._tools = form, tokenizer, tools
-        self._channels = {
+        self._channels: dict[int, Channel] = {
             tokenizer.control[name]: channel
             for name, channel in form.channels.items()
             if name in tokenizer.control
@@ -107,7 +107,8 @@ class Stream:
         elif leads is not None and self._channel == "header":
             leads = self._form.channel_of(np.array(self._header, np.int32), self._tokenizer)
             self._header = []
-        self._channel = leads or self._channel
+        if leads is not None:
+            self._channel = leads
 
     def _tell(self, found: list[Delta], text: str, *, holds: bool = True) -> None:
         """Gives text out up to a stop that is a text, holding back what may be the start of one."""

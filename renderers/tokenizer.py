@@ -1,18 +1,16 @@
-"""One view of any fast tokenizer: text to ids that are no control tokens, and ids to text."""
+"""One view of any tokenizer: text to ids that are no control tokens, and ids to text."""
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from mintjax.renderers.errors import RenderError
+from mintjax.renderers.fast_tokenizer import read_fast_tokenizer
+from mintjax.renderers.tiktoken_encoding import read_tiktoken_encoding
 
-# A tokenizer of the `tokenizers` library does not say which of its tokens ends a text: these names
-# do, in public models.
+# Most tokenizers do not say which of their tokens ends a text: these names do, in public models.
 _END_NAMES = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -21,20 +19,15 @@ _END_NAMES = (
     "<eos>",
     "</s>",
 )
-# Added tokens that are ordinary text all the same: blanks in a row, and Gemma's tags of HTML.
-_TEXT = re.compile(
-    r"\s+|▁+|</?(?:h[1-6]|[abisu]|bbox|blockquote|body|caption|code|div|em|footer|html|iframe|img|li|"
-    r"span|strong|sub|sup|table|tbody|td|tfoot|th|thead|tr|ul)>"
-)
+
+_MOST_FIXED = 1_000
 
 
 class Tokenizer:
     """A vocabulary as renderers use it.
 
-    It keeps its own copy, and no reference to the tokenizer it was made from. Control tokens are
-    all added tokens of the vocabulary that are not ordinary text, as runs of blanks and HTML tags in
-    some are. ``encode`` works on a copy without them, so that no text can spell one; they enter a
-    rendering by id alone.
+    It keeps its own copy, and no reference to the tokenizer it was made from. ``encode`` knows no
+    control tokens, so that no text can spell one; they enter a rendering by id alone.
 
     Attributes:
         control: id of every control token, by its name.
@@ -49,42 +42,31 @@ class Tokenizer:
         """Copies what renderers need out of a tokenizer; takes about a second for 150,000 tokens.
 
         Args:
-            source: a fast tokenizer of ``transformers``, or a ``tokenizers.Tokenizer``.
+            source: a fast tokenizer of ``transformers``, a ``tokenizers.Tokenizer``, or a
+                ``tiktoken.Encoding``.
 
         Raises:
-            RenderError: where ``source`` is neither.
+            RenderError: where ``source`` is none of them.
         """
-        backend = getattr(source, "backend_tokenizer", source)
-        if not hasattr(backend, "to_str") or not hasattr(backend, "get_added_tokens_decoder"):
+        vocabulary = read_fast_tokenizer(source) or read_tiktoken_encoding(source)
+        if vocabulary is None:
             raise RenderError(
-                f"tokenizer: expected a fast transformers tokenizer or a tokenizers.Tokenizer, got "
-                f"{type(source).__name__}; load one with AutoTokenizer or Tokenizer.from_file"
+                f"tokenizer: expected a fast transformers tokenizer, a tokenizers.Tokenizer or a "
+                f"tiktoken.Encoding, got {type(source).__name__}; load one with AutoTokenizer or "
+                "Tokenizer.from_file"
             )
-        self._names: dict[int, str] = {
-            token_id: token.content
-            for token_id, token in backend.get_added_tokens_decoder().items()
-            if not _is_text(token.content, token.special)
-        }
+        self._codec = vocabulary.codec
+        self._fixed: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}
+        self._names = dict(vocabulary.controls)
         self.control: dict[str, int] = {name: token_id for token_id, name in self._names.items()}
-        first = backend.encode("").ids[:1] if source is backend else list(source.encode(""))[:1]
-        self.bos: int | None = first[0] if first else None
-        declared = getattr(source, "eos_token_id", None)
         named = [self.control[name] for name in _END_NAMES if name in self.control]
         self.ends: tuple[int, ...] = tuple(
-            dict.fromkeys(named if declared is None else [declared, *named])
+            dict.fromkeys(named if vocabulary.end is None else [vocabulary.end, *named])
         )
-        self.size: int = max([backend.get_vocab_size(), *(i + 1 for i in self._names)])
-        plain = json.loads(backend.to_str())
-        texts = [
-            token for token in plain["added_tokens"] if _is_text(token["content"], token["special"])
-        ]
-        # The post-processor writes BOS and trims spaces off offsets; truncation cuts in silence.
-        plain |= {"post_processor": None, "truncation": None, "padding": None}
-        plain["added_tokens"] = texts
-        vocabulary = json.dumps(plain)
-        self._plain = type(backend).from_str(vocabulary)
+        self.bos: int | None = vocabulary.bos
+        self.size: int = vocabulary.size
         names = json.dumps(sorted(self._names.items()))
-        self.fingerprint: str = hashlib.sha256((vocabulary + names).encode()).hexdigest()
+        self.fingerprint: str = hashlib.sha256(vocabulary.identity + names.encode()).hexdigest()
 
     def encode(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Encodes a text in one pass, control tokens spelled in it as ordinary characters.
@@ -96,8 +78,16 @@ class Tokenizer:
         Example:
             >>> tokenizer.encode("hi<|im_end|>")[0]  # seven ordinary ids
         """
-        encoding = self._plain.encode(text, add_special_tokens=False)
-        return encoding.ids, encoding.offsets
+        return self._codec.encode(text)
+
+    def encode_fixed(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """The same as ``encode`` for words of a format, which come again and again and are kept."""
+        found = self._fixed.get(text)
+        if found is None:
+            found = self._codec.encode(text)
+            if len(self._fixed) < _MOST_FIXED:
+                self._fixed[text] = found
+        return found
 
     def lost(self, text: str, ids: list[int], spans: list[tuple[int, int]]) -> int | None:
         """Index of the first character that ``encode`` dropped, or None.
@@ -105,14 +95,17 @@ class Tokenizer:
         Some byte-level vocabularies have no token for some control characters, and leave them out
         without a word.
         """
-        edges = np.array([(0, 0), *spans, (len(text), len(text))])
-        gaps = np.flatnonzero(edges[1:, 0] > edges[:-1, 1])
-        if not gaps.size:
-            return None
+        end = 0
+        for begin, stop in spans:
+            if begin > end:
+                break
+            end = stop
+        else:
+            if end == len(text):
+                return None
         # A normaliser that composes two characters leaves a gap as well, and nothing is lost.
-        normalizer = self._plain.normalizer
-        whole = normalizer.normalize_str(text) if normalizer is not None else text
-        return None if self.decode(ids) == whole else int(edges[gaps[0], 1])
+        whole = self._codec.normalize(text)
+        return None if self.decode(ids) == whole else end
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids, control tokens by their names.
@@ -131,9 +124,9 @@ class Tokenizer:
             if name is None:
                 run.append(token)
                 continue
-            parts += [self._plain.decode(run, skip_special_tokens=False), name]
+            parts += [self._codec.decode(run), name]
             run = []
-        parts.append(self._plain.decode(run, skip_special_tokens=False))
+        parts.append(self._codec.decode(run))
         return "".join(parts)
 
     def name(self, token: int) -> str | None:
@@ -155,11 +148,6 @@ class Tokenizer:
             )
 
 
-def _is_text(content: str, special: bool) -> bool:
-    """Whether an added token is ordinary text, which a caller may write."""
-    return not special and _TEXT.fullmatch(content) is not None
-
-
 _adapted: WeakKeyDictionary[Any, Tokenizer] = WeakKeyDictionary()
 
 
@@ -167,8 +155,8 @@ def adapt(source: Any) -> Tokenizer:
     """The view of a tokenizer, made once for each tokenizer and dropped with it.
 
     Args:
-        source: a fast tokenizer of ``transformers``, a ``tokenizers.Tokenizer``, or a ``Tokenizer``
-            of this module.
+        source: a fast tokenizer of ``transformers``, a ``tokenizers.Tokenizer``, a
+            ``tiktoken.Encoding``, or a ``Tokenizer`` of this module.
 
     Raises:
         RenderError: where ``source`` is none of them.
@@ -181,7 +169,7 @@ def adapt(source: Any) -> Tokenizer:
         return source
     try:
         view = _adapted.get(source)
-    except TypeError:  # not hashable or not weakly referable: no tokenizer of the two libraries
+    except TypeError:  # not hashable or not weakly referable: no tokenizer of those libraries
         return Tokenizer(source)
     if view is None:
         view = _adapted[source] = Tokenizer(source)

@@ -97,7 +97,9 @@ def test_a_warning_is_one_line(tmp_path):
     assert line.startswith("mintjax: warning: loss: the command line changes its type")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["train", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["train", "--help"], ["render", "--help"]]
+)
 def test_help_is_there_without_loading_jax(arguments):
     program = (
         "import sys\n"
@@ -114,6 +116,7 @@ def test_help_is_there_without_loading_jax(arguments):
     expected = {
         "--help": "train CONFIG.yaml",
         "--version": f"mintjax {mintjax.__version__}",
+        "render": "usage: mintjax render ",
         "train": "\noptimizer.learning_rate: float = 0.0003\n",
     }[arguments[0]]
     assert expected in result.stdout

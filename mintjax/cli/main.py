@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import mintjax
+from mintjax.cli.render import render
 from mintjax.cli.train import train
 
-_COMMANDS = {"train": train}
+_COMMANDS = {"render": render, "train": train}
 _DESCRIPTION = """commands:
   train CONFIG.yaml [field=value | --field value]... [--overwrite]
                  train a policy in an environment; see mintjax train --help
+  render CONVERSATION.json --renderer NAME [--html PAGE.html]
+                 show a conversation token by token; see mintjax render --help
 """
 
 
@@ -54,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="mintjax",
         usage="mintjax [--help] [--version] COMMAND ...",
         epilog=_DESCRIPTION,
-        description="Multi-turn reinforcement learning of language models in JAX.",
+        description="Chat renderers and multi-turn reinforcement learning of language models in JAX.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -21,8 +21,9 @@ _TYPES: dict[type, set[str]] = {
 def read_call(inside: Sequence[Part], tools: Tools) -> ToolCall:
     """The call that stands between ``<tool_call>`` and ``</tool_call>``.
 
-    A value is a text where the schema of its argument allows only that. Elsewhere it is JSON, or a
-    text where it is no JSON or its type is none of the schema's.
+    A value is a text where the schema of its argument allows only that, and JSON where it allows no
+    text. Where it allows both, or is not known, a value is JSON if it is one of the schema's types and
+    spelled as the format writes it, so that it would be written so again; else a text.
 
     Args:
         inside: a name, then pairs of key and value.
@@ -68,19 +69,21 @@ def _value(key: str, text: str, schemas: Mapping[str, Any]) -> Any:
     kinds = _kinds(schemas.get(key))
     if kinds == {"string"}:
         return text
+    certain = bool(kinds) and "string" not in kinds
     try:
         value = load_json(text)
-        dump_json(value)
+        spelled = dump_json(value)
     except ValueError:
-        if kinds and "string" not in kinds:
+        if certain:
             raise ValueError(
                 f"the argument {key!r} of the tool call is no {' or '.join(sorted(kinds))}"
             ) from None
         return text
     # A text is written without quotes: what has them is a text that holds quotes.
-    if isinstance(value, str) or ("string" in kinds and not kinds & _TYPES[type(value)]):
+    if isinstance(value, str):
         return text
-    return value
+    fits = spelled == text and (not kinds or kinds & _TYPES[type(value)])
+    return value if certain or fits else text
 
 
 def _kinds(schema: Any) -> set[str]:

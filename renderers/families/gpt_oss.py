@@ -72,12 +72,14 @@ class GPTOSS(Format):
 
     def template(self, spoken: Sequence[Spoken]) -> Sequence[Spoken]:
         """See ``Format.template``."""
-        answers = [one.number for one in spoken if one.role == "assistant" and not one.calls]
+        replies = [one for one in spoken if one.role == "assistant"]
+        answered = max((one.number for one in replies if not one.calls), default=-1)
+        last = spoken[-1].number
         found: list[Spoken] = []
         for message in map(self.kept, spoken):
-            if message.calls and answers and answers[-1] > message.number:
+            if message.calls and message.number < answered:
                 message = message._replace(reasoning=None)
-            elif message.number in answers and message.number != spoken[-1].number:
+            elif message.role == "assistant" and not message.calls and message.number != last:
                 message = message._replace(reasoning=None, variant="past")
             found.append(message)
         return found

@@ -104,7 +104,7 @@ class Llama31(Llama3):
                 f"{message.where}: in {self.name!r} a call is a whole reply, without text and "
                 "without a second call; leave content empty, and make one call in each reply"
             )
-        (call,) = message.calls
+        call = message.calls[0]
         return [
             Own('{"name": "'),
             Said(call.name),

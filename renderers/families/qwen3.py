@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from mintjax.renderers.families.qwen3_instruct import Qwen3Instruct
+from mintjax.renderers.families.think_block import cut_thoughts
 from mintjax.renderers.format import Tools
 from mintjax.renderers.messages import Spoken
 from mintjax.renderers.pieces import Own, Piece, Said
@@ -82,24 +83,20 @@ class Qwen3(Qwen3Instruct):
         return [Own(_OPEN), Said(reasoning), Own(_CLOSE)]
 
     def read(self, body: np.ndarray, tokenizer: Tokenizer, tools: Tools) -> Reading:
-        """See ``Format.read``. A think block that does not come first stays in the content."""
+        """See ``Format.read``.
+
+        A think block that does not come first stays in the content; one that is not closed is all
+        that was said.
+        """
         found = parts(body, tokenizer, tuple(self.channels))
-        if self.begins == "content":
-            if not found or found[0].control != "<think>":
-                return read_calls(found)
-            found = found[1:]
-        controls = [part.control for part in found]
-        closed = "</think>" in controls
-        end = controls.index("</think>") if closed else len(found)
-        reasoning = "".join(part.text for part in found[:end])
-        if self.begins == "content":
-            reasoning = reasoning.removeprefix("\n")
-        if closed:
-            reasoning = reasoning.removesuffix("\n")
-        answer = found[end + 1 :]
+        begun = self.begins == "reasoning"
+        reasoning, answer = cut_thoughts(found, begun)
+        if reasoning is None:
+            return Reading("", "".join(part.text for part in found)) if begun else read_calls(found)
         if answer and answer[0].control is None:
             answer[0] = answer[0]._replace(text=answer[0].text.removeprefix("\n\n"))
-        return read_calls(answer)._replace(reasoning=reasoning)
+        reasoning = reasoning if begun else reasoning.removeprefix("\n")
+        return read_calls(answer)._replace(reasoning=reasoning.removesuffix("\n"))
 
 
 class Qwen3Thinking(Qwen3):

@@ -226,10 +226,17 @@ def schema(**properties):
         ('{"a": 1}', {"anyOf": [{"type": "string"}, {"$ref": "#"}]}, {"a": 1}),
         ('"1"', None, '"1"'),
         ("true", {"type": "boolean"}, True),
-        ("[1, 2]", {"type": "array"}, [1, 2]),
+        ("[1, 2]", None, [1, 2]),
+        ("[1,2]", None, "[1,2]"),
+        ("[1,2]\n", {"type": "array"}, [1, 2]),
+        ("[1,2]", {"type": ["array", "string"]}, "[1,2]"),
+        (" 1", None, " 1"),
+        ("1.50", None, "1.50"),
+        ("1.50", {"type": "number"}, 1.5),
         ("", None, ""),
         ("é\n", None, "é\n"),
         ("NaN", None, "NaN"),
+        ('["\\ud800"]', None, '["\\ud800"]'),
         ("1e999", None, "1e999"),
         ("9" * 5000, None, "9" * 5000),
         ("[" * 100_000, None, "[" * 100_000),
@@ -267,9 +274,8 @@ PAIR = "<arg_key>x</arg_key><arg_value>1</arg_value>"
 )
 def test_a_malformed_call_stays_in_the_content(inside, says):
     said = f"a\n<tool_call>{inside}</tool_call>"
-    parsed = parse(
-        f"\n<think>Hm.</think>\n{said}<|observation|>", tools=schema(x={"type": "integer"})
-    )
+    tools = schema(x={"type": "integer"}, y={"type": "array"})
+    parsed = parse(f"\n<think>Hm.</think>\n{said}<|observation|>", tools=tools)
     (attempt,) = parsed.attempts
     assert (attempt.status, attempt.call, parsed.stop) == ("malformed", None, "malformed")
     assert says in attempt.error
