@@ -99,12 +99,12 @@ class Llama31(Llama3):
             return [Said(to_json(message.content, message.where))]
         if not message.calls:
             return super().body(message, following)
-        if len(message.calls) > 1 or message.content:
+        call, *more = message.calls
+        if more or message.content:
             raise RenderError(
                 f"{message.where}: in {self.name!r} a call is a whole reply, without text and "
                 "without a second call; leave content empty, and make one call in each reply"
             )
-        call = message.calls[0]
         return [
             Own('{"name": "'),
             Said(call.name),
