@@ -1,5 +1,6 @@
 """The optimizer step: AdamW on the adapter, as one jitted function of a train state."""
 
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -182,9 +183,8 @@ def init_train_state(policy: Policy, optimizer: optax.GradientTransformation) ->
     return TrainState(policy, jax.jit(optimizer.init)(policy.adapter), optimizer)
 
 
-@jax.jit
 def update(train_state: TrainState, grads: Adapter) -> TrainState:
-    """One optimizer step; the base weights pass through untouched.
+    """One optimizer step; the base weights are the same arrays before and after.
 
     Args:
         train_state: before the step.
@@ -199,9 +199,16 @@ def update(train_state: TrainState, grads: Adapter) -> TrainState:
     """
     policy = train_state.policy
     assert policy.adapter is not None  # init_train_state refuses a policy without one
-    changes, optimizer_state = train_state.optimizer.update(
-        grads, train_state.optimizer_state, policy.adapter
+    adapter, version, optimizer_state = _step(
+        policy.adapter, policy.version, train_state.optimizer_state, grads, train_state.optimizer
     )
-    adapter = optax.apply_updates(policy.adapter, changes)
-    policy = policy.replace(adapter=adapter, version=policy.version + jnp.int32(1))
-    return train_state.replace(policy=policy, optimizer_state=optimizer_state)
+    return train_state.replace(
+        policy=policy.replace(adapter=adapter, version=version), optimizer_state=optimizer_state
+    )
+
+
+# Without the base weights: what passes through a compiled function is copied.
+@partial(jax.jit, static_argnames="optimizer")
+def _step(adapter, version, optimizer_state, grads, optimizer: optax.GradientTransformation):
+    changes, optimizer_state = optimizer.update(grads, optimizer_state, adapter)
+    return optax.apply_updates(adapter, changes), version + jnp.int32(1), optimizer_state
