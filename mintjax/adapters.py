@@ -1,7 +1,7 @@
 """LoRA: low-rank adapters beside every frozen linear (Hu et al., arXiv:2106.09685)."""
 
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -152,7 +152,8 @@ def _dot(x: Array, y: Array, contracted: tuple[int, int]) -> Array:
     """A product of two matrices over one dimension of each, in their dtype and summed in at least float32."""
     y = y.astype(x.dtype)
     one_sum = partial(_one_sum, contracted=contracted)
-    if x.dtype == jnp.float32 and jax.config.jax_default_matmul_precision in ("highest", "float32"):
+    precision = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
+    if x.dtype == jnp.float32 and precision in ("highest", "float32"):
         short_sums = partial(_short_sums, contracted=contracted)
         return jax.lax.platform_dependent(x, y, cpu=short_sums, default=one_sum)
     return one_sum(x, y)
@@ -167,7 +168,7 @@ def _one_sum(x: Array, y: Array, contracted: tuple[int, int]) -> Array:
 def _short_sums(x: Array, y: Array, contracted: tuple[int, int]) -> Array:
     parts = [*range(SHORT_SUM, x.shape[contracted[0]], SHORT_SUM)]
     split = zip(jnp.split(x, parts, contracted[0]), jnp.split(y, parts, contracted[1]), strict=True)
-    return sum(_one_sum(*part, contracted) for part in split)
+    return reduce(jnp.add, (_one_sum(*part, contracted) for part in split))
 
 
 def _adapted_forward(x, weight, a, b, scale):

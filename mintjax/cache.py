@@ -113,31 +113,6 @@ def grow(state: State, capacity: int) -> State:
     )
 
 
-@jax.jit
-def take_rows(state: State, rows: Int[ArrayLike, " R"]) -> State:
-    """The state of R conversations that each go on from one of a state's rows: a row may be taken often, or never.
-
-    Args:
-        state: any state.
-        rows: which rows, in the order they are to have.
-
-    Returns:
-        A state of its own; the given one can still be used.
-
-    Example:
-        >>> samples = take_rows(prompt, np.zeros(8, int))  # eight conversations from one prompt
-    """
-    rows = jnp.asarray(rows)
-    return State(
-        keys=tuple(x[rows] for x in state.keys),
-        values=tuple(x[rows] for x in state.values),
-        length=state.length[rows],
-        hidden=state.hidden[rows],
-        version=state.version,
-        overflow=state.overflow[rows],
-    )
-
-
 def reserve(config: ModelConfig, state: State, tokens: int | Int[np.ndarray, " B"]) -> State:
     """The same state with room for ``tokens`` more in each row; on the host, since shapes may change.
 

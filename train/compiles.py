@@ -48,7 +48,7 @@ def keep_compiled() -> None:
         >>> jax.config.jax_compilation_cache_dir
         '/home/me/.cache/mintjax/xla'
     """
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.read("jax_compilation_cache_dir") is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "xla"))
         # Programs that compile in less than a second are most of them, and add up.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -66,18 +66,20 @@ def counted_compiles() -> Iterator[Compiles]:
     """
     compiles = Compiles()
 
-    def event(name: str, **_: str | int) -> None:
-        compiles.misses += name == _MISS
+    def count(event: str, **kwargs: str | int) -> None:
+        del kwargs
+        compiles.misses += event == _MISS
 
-    def duration(name: str, seconds: float, **_: str | int) -> None:
-        if name == _REQUEST:
+    def time(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del kwargs
+        if event == _REQUEST:
             compiles.programs += 1
-            compiles.seconds += seconds
+            compiles.seconds += duration_secs
 
-    jax.monitoring.register_event_listener(event)
-    jax.monitoring.register_event_duration_secs_listener(duration)
+    jax.monitoring.register_event_listener(count)
+    jax.monitoring.register_event_duration_secs_listener(time)
     try:
         yield compiles
     finally:
-        jax.monitoring.unregister_event_listener(event)
-        jax.monitoring.unregister_event_duration_listener(duration)
+        jax.monitoring.unregister_event_listener(count)
+        jax.monitoring.unregister_event_duration_listener(time)

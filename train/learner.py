@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -18,7 +16,7 @@ from mintjax.train.config import (
     PpoConfig,
     TrainConfig,
 )
-from mintjax.train.gradients import Plan, gradients
+from mintjax.train.gradients import Plan, add_gradients, gradients
 from mintjax.train.losses import CrossEntropy, ImportanceSampling, Loss, Ppo
 from mintjax.train.optimizer import TrainState, make_optimizer, make_schedule, update
 from mintjax.train.policy_metrics import policy_metrics
@@ -81,9 +79,10 @@ def learn(
     for batch in batches:
         cache = _rows_of(state, batch) if plan.kind == "reverse_only" else None
         grads, found = gradients(train_state.policy, batch, loss, plan, cache)
-        total = grads if total is None else jax.tree.map(jnp.add, total, grads)
+        total = grads if total is None else add_gradients(total, grads)
         value += float(found.loss)
         logprobs.append(found.logprobs)
+    assert total is not None  # there is a batch
     norm = float(optax.tree.norm(total))
     if not np.isfinite([value, norm]).all():
         raise NonFiniteError(

@@ -14,7 +14,30 @@ NEWS = [{"role": "user", "content": "And what of the other one? Give the number 
 SHORT, LONG = 1_000, 100_000
 REPLY = 500
 REPEATS = 20
-WORDS = ["the", "of", "a", "to", "and", "in", "is", "it", "you", "that", "he", "was", "for", "on", "are", "with", "as", "I", "his", "they", "be", "at"]
+WORDS = [
+    "the",
+    "of",
+    "a",
+    "to",
+    "and",
+    "in",
+    "is",
+    "it",
+    "you",
+    "that",
+    "he",
+    "was",
+    "for",
+    "on",
+    "are",
+    "with",
+    "as",
+    "I",
+    "his",
+    "they",
+    "be",
+    "at",
+]
 
 
 def grown(renderer: Renderer, tokens: int) -> Rendered:
