@@ -48,7 +48,8 @@ def keep_compiled() -> None:
         >>> jax.config.jax_compilation_cache_dir
         '/home/me/.cache/mintjax/xla'
     """
-    if jax.config.read("jax_compilation_cache_dir") is None:
+    directory = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    if directory is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "xla"))
         # Programs that compile in less than a second are most of them, and add up.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
