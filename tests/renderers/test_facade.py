@@ -5,7 +5,6 @@ import pickle
 import numpy as np
 import pytest
 
-import mintjax
 from mintjax.renderers import ParseTermination, RenderError, TrainOnWhat, get_renderer
 from tests.assets import vocabulary
 from tests.renderers.conftest import speaker
@@ -38,28 +37,9 @@ EXTENDS = {
 }
 
 
-class Ids:
-    """Stands for `mintjax.types.ModelInput`."""
-
-    def __init__(self, tokens):
-        self.tokens = tokens
-
-    @classmethod
-    def from_ints(cls, tokens):
-        return cls(tokens)
-
-    def to_ints(self):
-        return list(self.tokens)
-
-
-@pytest.fixture(autouse=True)
-def model_input(monkeypatch):
-    monkeypatch.setattr(mintjax.types, "ModelInput", Ids, raising=False)
-
-
 @pytest.fixture
 def qwen():
-    return mintjax.renderers.get_renderer("qwen3_instruct", vocabulary("qwen3"))
+    return get_renderer("qwen3_instruct", vocabulary("qwen3"))
 
 
 def test_a_generation_prompt(qwen):
