@@ -22,7 +22,11 @@ from mintjax.train.losses import Ppo
 from mintjax.train.metrics import read_metrics, reproducible
 from mintjax.train.run_directory import RunDirectory
 from tests.layout import ROOT
+from tests.tiny import relative_difference
 from tests.train.tiny_run import STEPS, tiny_config, tiny_parts
+
+# Adam divides by the size of a gradient, so that of the smallest ones rounding is a larger part.
+PLANS_PART = 1e-3
 
 
 def start(root, name):
@@ -181,3 +185,18 @@ def test_gradients_of_micro_batches_are_one_gradient(tmp_path, parts):
     ]
     differences = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), *adapters)
     assert max(jax.tree.leaves(differences)) < 1e-5
+
+
+def test_a_run_by_the_rollouts_own_cache_learns_what_another_plan_does(tmp_path, parts):
+    learned = {}
+    for plan in ("segments", "reverse_only"):
+        # Micro-batches of fewer rows than the rollout has: each takes its own rows of the cache.
+        options = {"plan": plan, "segment": 64, "rows": 4}
+        config = tiny_config(str(tmp_path), plan, steps=2, gradients=options)
+        learned[plan] = train(config, *parts).policy
+    start = parts[0].adapter
+    change = {
+        plan: jax.tree.map(jnp.subtract, policy.adapter, start) for plan, policy in learned.items()
+    }
+    assert int(learned["segments"].version) > 0
+    assert relative_difference(change["reverse_only"], change["segments"]) < PLANS_PART
