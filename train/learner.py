@@ -76,6 +76,7 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
         total = grads if total is None else jax.tree.map(jnp.add, total, grads)
         value += float(found.loss)
         logprobs.append(found.logprobs)
+    assert total is not None  # there is a batch
     norm = float(optax.tree.norm(total))
     if not np.isfinite([value, norm]).all():
         raise NonFiniteError(
