@@ -35,7 +35,7 @@ bench: $(VENV)/develop.stamp
 clean:
 	rm -rf $(VENV) build
 
-$(VENV)/develop.stamp: EXTRAS := [test,parity,check]
+$(VENV)/develop.stamp: EXTRAS := [test,parity,compat,check]
 $(VENV)/%.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \

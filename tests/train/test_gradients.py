@@ -9,12 +9,14 @@ import pytest
 
 import mintjax.extension
 import mintjax.train.segment_scan
+from mintjax.train.custom_loss import custom_gradients
 from mintjax.train.gradients import Plan, gradients
-from mintjax.train.losses import ImportanceSampling, LossInputs, Ppo
+from mintjax.train.losses import CrossEntropy, ImportanceSampling, LossInputs, Ppo
 from mintjax.train.segment_scan import Segments, segment_logprobs
 from tests.naive import naive_logprobs
-from tests.tiny import random_batch, relative_difference, tiny_policy
+from tests.tiny import CONFIG, random_batch, relative_difference, tiny_policy
 
+CUSTOM_TOLERANCE = 1e-6  # the same numbers, summed by another program
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}  # of ‖g₁ - g₂‖ / ‖g₂‖, the worst leaf
 
 # Uneven rows, one of them empty. 290 tokens in segments of 100 make a capacity of 300, which no block of 64 divides and
@@ -219,6 +221,64 @@ def test_gradients_of_parts_add_up():
     assert relative_difference(total, whole) < TOLERANCE[np.float32]
     assert abs(parts[0][1].loss + parts[1][1].loss - metrics.loss) < TOLERANCE[np.float32] * abs(
         metrics.loss
+    )
+
+
+def several_labels(batch, k=3):
+    """The batch with K labels of their own at each place, and the sum that it stands for: K batches of one label."""
+    rng = np.random.default_rng(2)
+    labels = rng.integers(0, CONFIG.vocab_size, (*batch.tokens.shape, k)).astype(np.int32)
+    weights = (rng.random(labels.shape) * batch.mask[..., None]).astype(np.float32)
+    repeated = {name: np.repeat(getattr(batch, name)[..., None], k, 2) for name in BESIDE}
+    return batch._replace(**repeated | {"labels": labels, "weights": weights})
+
+
+BESIDE = ("mask", "advantages", "logprobs")
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan("segments", segment=24)], ids=["packed", "segments"])
+def test_labels_may_be_any_ids_and_several(plan):
+    policy, batch = tiny_policy(), several_labels(random_batch(SHORT, SIZE))
+    batch = batch._replace(scored=(batch.tokens > 30).astype(np.float32) * (np.arange(SIZE) > 0))
+    grads, metrics = gradients(policy, batch, CrossEntropy(), plan)
+
+    def total(adapter):
+        value = 0.0
+        for row, length in enumerate(batch.length):
+            if length:
+                logits = policy.replace(adapter=adapter).logits(
+                    batch.tokens[row : row + 1, :length]
+                )
+                scores = jax.nn.log_softmax(logits[0, :-1] / batch.temperature)
+                labels = batch.labels[row, 1:length]
+                value -= jnp.sum(
+                    batch.weights[row, 1:length] * jnp.take_along_axis(scores, labels, 1)
+                )
+        return value
+
+    value, reference = jax.value_and_grad(total)(policy.adapter)
+    assert relative_difference(grads, reference) < TOLERANCE[np.float32]
+    assert abs(metrics.loss - value) < TOLERANCE[np.float32] * abs(value)
+    scored = (batch.mask[..., 0] > 0) | (batch.scored > 0)
+    assert (np.isfinite(metrics.logprobs) == scored[..., None]).all()
+    assert metrics.logprobs.shape == batch.labels.shape
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan("segments", segment=24)], ids=["packed", "segments"])
+def test_a_custom_loss_has_the_gradient_of_the_built_in_one(plan):
+    policy, batch = tiny_policy(), random_batch(SHORT, SIZE)
+
+    def loss(scores):
+        terms = jnp.exp(scores[0] - batch.logprobs) * batch.advantages
+        return -jnp.sum(jnp.where(batch.mask > 0, terms, 0)), "anything"
+
+    found = custom_gradients(policy, [batch], loss, plan)
+    want, metrics = gradients(policy, batch, ImportanceSampling(), plan)
+    assert relative_difference(found.grads, want) < CUSTOM_TOLERANCE
+    assert float(found.loss) == pytest.approx(float(metrics.loss), rel=CUSTOM_TOLERANCE)
+    assert found.aux == "anything"
+    np.testing.assert_allclose(
+        found.logprobs[0], metrics.logprobs, rtol=0, atol=TOLERANCE[np.float32]
     )
 
 
