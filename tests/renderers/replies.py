@@ -1,5 +1,6 @@
-"""Replies as ids, and what must hold of every stream that they stand in."""
+"""Messages, replies as ids, and what must hold of every stream that they stand in."""
 
+import json
 import re
 from typing import Any
 
@@ -9,6 +10,27 @@ from mintjax.renderers import Rendered, Renderer, Source
 from tests.families import FAMILIES
 
 HI = {"role": "user", "content": "hi"}
+
+
+def said(content, **more):
+    return {"role": "assistant", "content": content, **more}
+
+
+def call(renderer, values, number=0, name="f"):
+    """A call in a form that the family's template takes."""
+    text = json.dumps(values, ensure_ascii=False)
+    arguments = text if FAMILIES[renderer.name].calls == "text" else values
+    function = {"name": name, "arguments": arguments}
+    return {"type": "function", "id": f"functions.{name}:{number}", "function": function}
+
+
+def result(content, number=0):
+    return {
+        "role": "tool",
+        "content": content,
+        "name": "f",
+        "tool_call_id": f"functions.f:{number}",
+    }
 
 
 def encoded(renderer: Renderer, text: str) -> list[int]:

@@ -19,7 +19,18 @@ from tests.assets import has_template
 from tests.families import FAMILIES
 from tests.official import official_ids
 from tests.renderers.conftest import speaker
-from tests.renderers.replies import HI, encoded, follow, hold, reply, stop, written
+from tests.renderers.replies import (
+    HI,
+    call,
+    encoded,
+    follow,
+    hold,
+    reply,
+    result,
+    said,
+    stop,
+    written,
+)
 
 TOOL = {
     "type": "function",
@@ -27,6 +38,17 @@ TOOL = {
         "name": "f",
         "description": "D",
         "parameters": {"type": "object", "properties": {"x": {"type": "string"}}},
+    },
+}
+# Some formats write arguments without their types, which a schema tells.
+NUMBERS = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "parameters": {
+            "type": "object",
+            "properties": {"x": {"type": "number"}, "y": {"type": "array"}},
+        },
     },
 }
 CALLING = [name for name, family in FAMILIES.items() if family.calls]
@@ -37,27 +59,6 @@ DEVIATES: dict[str, frozenset[str]] = {}
 
 def user(content):
     return {"role": "user", "content": content}
-
-
-def said(content, **more):
-    return {"role": "assistant", "content": content, **more}
-
-
-def call(renderer, values, number=0, name="f"):
-    """A call in a form that the family's template takes."""
-    text = json.dumps(values, ensure_ascii=False)
-    arguments = text if FAMILIES[renderer.name].calls == "text" else values
-    function = {"name": name, "arguments": arguments}
-    return {"type": "function", "id": f"functions.{name}:{number}", "function": function}
-
-
-def result(content, number=0):
-    return {
-        "role": "tool",
-        "content": content,
-        "name": "f",
-        "tool_call_id": f"functions.f:{number}",
-    }
 
 
 def agree(renderer: Renderer, case: str, messages, tools=None) -> bool:
@@ -268,7 +269,7 @@ def test_25_calls_that_are_not_spelled_as_the_template_would(name):
     for sampled in (usual, encoded(renderer, compact), encoded(renderer, swapped)):
         following = follow(renderer, sampled, [result("ok")])
         assert "ok" in written(following, renderer)
-        (parsed,) = renderer.parse(sampled).message["tool_calls"]
+        (parsed,) = renderer.parse(sampled, tools=[NUMBERS]).message["tool_calls"]
         assert json.loads(parsed["function"]["arguments"]) == {"x": 1.0, "y": [1, {"z": 2}]}
         assert parsed["function"]["name"] == "f"
 
