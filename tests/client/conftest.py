@@ -12,7 +12,7 @@ from mintjax.train.optimizer import init_adjustable
 from mintjax.types import Datum, ModelInput
 from tests.tiny import CONFIG, tiny_policy, tiny_tokenizer
 
-TINY = replace(CONFIG, vocab_size=100)
+TINY = replace(CONFIG, vocab_size=100, num_layers=1)  # one: what is compiled is most of the time
 LENGTHS = [9, 20, 14, 11]  # one micro-batch, the same in most tests: it is compiled for once
 
 

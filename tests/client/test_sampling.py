@@ -106,7 +106,7 @@ def test_a_prompt_that_leaves_a_sample_rolls_back_and_is_counted(base):
 
 
 def test_the_least_recently_used_conversation_goes_first(models, tmp_path):
-    one = 2 * 2 * 2 * 256 * 8 * 4  # keys and values, layers, heads, slots, width, bytes
+    one = 2 * 1 * 2 * 256 * 8 * 4  # keys and values, layers, heads, slots, width, bytes
     with ServiceClient(home=tmp_path, models=models, cache_bytes=2 * one) as service:
         client = service.create_sampling_client(base_model="tiny")
         for first in (1, 2, 1, 3):
