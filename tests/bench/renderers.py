@@ -14,7 +14,30 @@ NEWS = [{"role": "user", "content": "And what of the other one? Give the number 
 SHORT, LONG = 1_000, 100_000
 REPLY = 500
 REPEATS = 20
-WORDS = ["the", "of", "a", "to", "and", "in", "is", "it", "you", "that", "he", "was", "for", "on", "are", "with", "as", "I", "his", "they", "be", "at"]
+WORDS = [
+    "the",
+    "of",
+    "a",
+    "to",
+    "and",
+    "in",
+    "is",
+    "it",
+    "you",
+    "that",
+    "he",
+    "was",
+    "for",
+    "on",
+    "are",
+    "with",
+    "as",
+    "I",
+    "his",
+    "they",
+    "be",
+    "at",
+]
 
 
 def grown(renderer: Renderer, tokens: int) -> Rendered:
@@ -95,18 +118,12 @@ def main() -> None:
     turn_after_a_long_conversation(
         instruct, {tokens: grown(instruct, tokens) for tokens in (SHORT, LONG)}
     )
-    try:
-        peers.peer_renderers()
-    except ImportError:
-        pass
-    else:
+    if peers.installed("renderers"):
         turn_beside_a_bridge(thinking, grown(thinking, LONG))
         whole_conversation(thinking, "renderers 0.1.12", peers.write_with_renderers("qwen3"))
-    try:
+    if peers.installed("tinker-cookbook"):
         write = peers.write_with_tinker("qwen3_instruct")
-    except ImportError:
-        return
-    whole_conversation(instruct, "tinker-cookbook 0.6.1", write)
+        whole_conversation(instruct, "tinker-cookbook 0.6.1", write)
 
 
 if __name__ == "__main__":
