@@ -75,7 +75,12 @@ def turn_after_a_long_conversation(renderer: Renderer, talks: dict[int, Rendered
     long, short = (
         repeated(renderer.render, NEWS, extend=talks[tokens]) for tokens in (LONG, SHORT)
     )
-    report("renderers_turn", prior_tokens=[LONG, SHORT], repeats=REPEATS, **paired(long, short))
+    report(
+        "renderers_turn",
+        prior_tokens=[LONG, SHORT],
+        repeats=REPEATS,
+        **paired(long, short, runs=15),
+    )
 
 
 def turn_beside_a_bridge(renderer: Renderer, talk: Rendered) -> None:
@@ -93,7 +98,9 @@ def turn_beside_a_bridge(renderer: Renderer, talk: Rendered) -> None:
         prior_tokens=LONG,
         repeats=REPEATS,
         **paired(
-            repeated(bridge, prompt, reply, NEWS), repeated(renderer.render, NEWS, extend=talk)
+            repeated(bridge, prompt, reply, NEWS),
+            repeated(renderer.render, NEWS, extend=talk),
+            runs=15,
         ),
     )
 
@@ -107,7 +114,7 @@ def whole_conversation(renderer: Renderer, peer: str, write) -> None:
         peer=peer,
         tokens=len(renderer.render(messages)),
         repeats=REPEATS,
-        **paired(repeated(write, messages), repeated(renderer.render, messages)),
+        **paired(repeated(write, messages), repeated(renderer.render, messages), runs=9),
     )
 
 
