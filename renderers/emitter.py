@@ -241,5 +241,7 @@ def _without(header: list[Piece], held: int) -> list[Piece]:
 
 def _overlap(held: str, target: str) -> int:
     """Length of the longest end of ``held`` that ``target`` begins with."""
+    if not held:
+        return 0
     longest = min(len(held), len(target))
     return next(n for n in range(longest, -1, -1) if target.startswith(held[len(held) - n :]))

@@ -181,9 +181,9 @@ class Format(ABC):
             RenderError: where ids follow the stop.
         """
         stops = stop_tokens(self, tokenizer)
-        early = np.flatnonzero((ids[:-1, None] == np.array(stops)).any(axis=1))
-        if early.size:
-            raise ids_after_stop(where, len(ids) - 1 - int(early[0]))
+        before = ids[:-1]
+        if any((before == stop).any() for stop in stops):  # far cheaper than np.isin for so few
+            raise ids_after_stop(where, len(before) - int(np.isin(before, stops).argmax()))
         if not ids.size or ids[-1] not in stops:
             return Finish("length", ids, "")
         name = tokenizer.name(int(ids[-1]))

@@ -106,11 +106,12 @@ class Writer:
             RenderError: where a text holds half of a surrogate pair.
         """
         for piece in pieces:
+            if not piece.text:
+                continue
             if isinstance(piece, Said):
                 _check_unicode(piece.text, message)
-                if piece.text:
-                    self._run.append((piece.text, (sampled, message, said)))
-                    self._said = True
+                self._run.append((piece.text, (sampled, message, said)))
+                self._said = True
                 continue
             mark = (sampled, message, own)
             parts = self._controls.split(piece.text) if self._controls else [piece.text]

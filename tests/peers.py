@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from tests.assets import vocabulary
 from tests.families import FAMILIES
 
+VERSIONS = {"renderers": "0.1.12", "tinker-cookbook": "0.6.1"}
 Write = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], list[int]]
 
 # Our names, and the configuration that makes `renderers` write the same format. Its gpt-oss fetches a
@@ -44,16 +45,17 @@ OF_TINKER = (
 )
 
 
-def peer_renderers() -> ModuleType:
-    """The package `renderers`; the name alone would find this repository's folder.
-
-    Raises:
-        ImportError: where it is not installed.
-    """
+def installed(package: str) -> bool:
+    """Whether a package is here in the version that is compared with."""
     try:
-        distribution = importlib.metadata.distribution("renderers")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise ImportError("renderers is not installed") from error
+        return importlib.metadata.version(package) == VERSIONS[package]
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def peer_renderers() -> ModuleType:
+    """The package `renderers`; the name alone would find this repository's folder."""
+    distribution = importlib.metadata.distribution("renderers")
     path = Path(str(distribution.locate_file("renderers/__init__.py")))
     loaded = sys.modules.get("renderers")
     if loaded is not None and loaded.__file__ == str(path):
@@ -102,7 +104,7 @@ def write_with_renderers(name: str) -> Write:
     def write(messages, tools=None):
         return peer.render_ids(
             messages,
-            tools=tools,
+            tools=tools or None,
             add_generation_prompt=messages[-1]["role"] != "assistant",
         )
 
@@ -112,7 +114,10 @@ def write_with_renderers(name: str) -> Write:
 @cache
 def made_by_tinker(name: str) -> Any:
     """The renderer of tinker-cookbook that has one of our names."""
-    return importlib.import_module("tinker_cookbook.renderers").get_renderer(name, tokenizer(name))
+    made = importlib.import_module("tinker_cookbook.renderers").get_renderer(name, tokenizer(name))
+    if hasattr(made, "current_date"):
+        made.current_date = FAMILIES[name].date  # its own is today's
+    return made
 
 
 def write_with_tinker(name: str) -> Write:

@@ -75,7 +75,12 @@ def turn_after_a_long_conversation(renderer: Renderer, talks: dict[int, Rendered
     long, short = (
         repeated(renderer.render, NEWS, extend=talks[tokens]) for tokens in (LONG, SHORT)
     )
-    report("renderers_turn", prior_tokens=[LONG, SHORT], repeats=REPEATS, **paired(long, short))
+    report(
+        "renderers_turn",
+        prior_tokens=[LONG, SHORT],
+        repeats=REPEATS,
+        **paired(long, short, runs=15),
+    )
 
 
 def turn_beside_a_bridge(renderer: Renderer, talk: Rendered) -> None:
@@ -93,7 +98,9 @@ def turn_beside_a_bridge(renderer: Renderer, talk: Rendered) -> None:
         prior_tokens=LONG,
         repeats=REPEATS,
         **paired(
-            repeated(bridge, prompt, reply, NEWS), repeated(renderer.render, NEWS, extend=talk)
+            repeated(bridge, prompt, reply, NEWS),
+            repeated(renderer.render, NEWS, extend=talk),
+            runs=15,
         ),
     )
 
@@ -107,7 +114,7 @@ def whole_conversation(renderer: Renderer, peer: str, write) -> None:
         peer=peer,
         tokens=len(renderer.render(messages)),
         repeats=REPEATS,
-        **paired(repeated(write, messages), repeated(renderer.render, messages)),
+        **paired(repeated(write, messages), repeated(renderer.render, messages), runs=9),
     )
 
 
@@ -118,18 +125,12 @@ def main() -> None:
     turn_after_a_long_conversation(
         instruct, {tokens: grown(instruct, tokens) for tokens in (SHORT, LONG)}
     )
-    try:
-        peers.peer_renderers()
-    except ImportError:
-        pass
-    else:
+    if peers.installed("renderers"):
         turn_beside_a_bridge(thinking, grown(thinking, LONG))
         whole_conversation(thinking, "renderers 0.1.12", peers.write_with_renderers("qwen3"))
-    try:
+    if peers.installed("tinker-cookbook"):
         write = peers.write_with_tinker("qwen3_instruct")
-    except ImportError:
-        return
-    whole_conversation(instruct, "tinker-cookbook 0.6.1", write)
+        whole_conversation(instruct, "tinker-cookbook 0.6.1", write)
 
 
 if __name__ == "__main__":
