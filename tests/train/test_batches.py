@@ -47,7 +47,10 @@ def test_every_array_is_aligned_with_the_tokens(episodes):
             assert array[row, real].tolist() == np.asarray(column, array.dtype).tolist()
             assert not array[row, batch.length[row] :].any()
         assert (batch.weights[row] == batch.advantages[row]).all()
-    assert all(array.dtype == np.float32 for array in batches[0][2:])
+    *_, mask, advantages, logprobs, weights, temperature, labels, scored = batches[0]
+    floats = (mask, advantages, logprobs, weights, temperature)
+    assert all(array.dtype == np.float32 for array in floats)
+    assert labels is None and scored is None
 
 
 def test_trained_tokens_are_the_sampled_ones_of_turns_with_a_signal(episodes):
