@@ -10,7 +10,7 @@ from mintjax.renderers import get_renderer
 from tests.assets import assets_folder, has_template, vocabulary
 from tests.conversations import conversation, tool
 from tests.families import FAMILIES
-from tests.official import official_ids
+from tests.official import ASKED, official_ids, rendered_ids
 from tests.renderers.conftest import speaker
 
 CONVERSATIONS = 1000
@@ -43,6 +43,15 @@ def test_golden_ids(name):
     for case in cases:
         ids = renderer.render(case["messages"], tools=case["tools"])
         assert list(ids) == case["ids"], case["name"]
+
+
+def test_what_was_asked_is_what_the_templates_say():
+    kept = json.loads(ASKED.read_text())
+    assert len(kept) > 10
+    for key, answer in kept.items():
+        renderer, messages, tools = json.loads(key)
+        if has_template(FAMILIES[renderer].template or "") and not isinstance(answer, str):
+            assert rendered_ids(renderer, messages, tools) == answer, key
 
 
 def test_the_parity_test_sees_a_wrong_default_system_prompt():

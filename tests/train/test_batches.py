@@ -47,10 +47,11 @@ def test_every_array_is_aligned_with_the_tokens(episodes):
             assert array[row, real].tolist() == np.asarray(column, array.dtype).tolist()
             assert not array[row, batch.length[row] :].any()
         assert (batch.weights[row] == batch.advantages[row]).all()
-    *_, mask, advantages, logprobs, weights, temperature, labels, scored = batches[0]
-    floats = (mask, advantages, logprobs, weights, temperature)
+    first, last = batches
+    floats = (first.mask, first.advantages, first.logprobs, first.weights, first.temperature)
     assert all(array.dtype == np.float32 for array in floats)
-    assert labels is None and scored is None
+    assert first.labels is None and first.scored is None
+    assert [first.episodes.tolist(), last.episodes.tolist()] == [order[:3], [order[3], -1, -1]]
 
 
 def test_trained_tokens_are_the_sampled_ones_of_turns_with_a_signal(episodes):
@@ -63,8 +64,10 @@ def test_the_order_of_the_episodes_changes_nothing(episodes):
     first = micro_batches(episodes, group_advantages(episodes), rows=3)
     second = micro_batches(shuffled, group_advantages(shuffled), rows=3)
     for one, other in zip(first, second, strict=True):
-        for a, b in zip(one, other, strict=True):
-            np.testing.assert_array_equal(a, b)
+        for name in set(one._fields) - {"episodes"}:
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        for a, b in zip(one.episodes, other.episodes, strict=True):
+            assert (a < 0 and b < 0) or episodes[a] is shuffled[b]
 
 
 def test_a_batch_without_signal_has_no_micro_batches(make_episode):

@@ -112,7 +112,10 @@ def test_every_field_round_trips_with_a_value_that_is_not_its_default(write):
         ("steps=null", "steps: expected int, got None"),
         ("optimizer.b1=[1]", r"optimizer.b1: expected float, got \[1\]"),
         ("optimizer.learning_rate=nan", "optimizer.learning_rate: expected .*, got nan"),
-        ("gradients.plan=pack", "gradients.plan: expected packed or segments, got 'pack'"),
+        (
+            "gradients.plan=pack",
+            "gradients.plan: expected packed or segments or reverse_only, got 'pack'",
+        ),
         ("rollout.group_size=1", "rollout.group_size: expected at least 2 .*, got 1"),
         ("rollout=5", "rollout: expected a section, got 5"),
         ("advantage=grp", "advantage: expected group_mean or .*, got 'grp'"),
