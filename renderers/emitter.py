@@ -122,7 +122,7 @@ def emit(
     cursor = Cursor(
         renderer=form.name,
         tools=tools_hash,
-        stops=stop_tokens(form, tokenizer),
+        stops=stop_tokens(form, tokenizer) if before is None else before.cursor.stops,
         messages=count + awaiting,
         awaiting=awaiting,
         ending=close or ending,

@@ -56,8 +56,6 @@ class Rendered(Sequence[int]):
             of the conversation; -1 for what belongs to none (BOS, a default system prompt). A
             generation prompt belongs to the reply that it asks for.
         source: int8 ``[n]``; who wrote the id, a ``Source``.
-        weights: float32 ``[n]``; loss weights: 1 on sampled ids and 0 on all others, unless a
-            supervised rendering chose what trains.
         start: how many ids of the conversation stand before these.
         cursor: what an extension needs to know.
         before: the conversation before these ids; None at its start.
@@ -72,12 +70,21 @@ class Rendered(Sequence[int]):
     ) -> None:
         """Links tokens to the conversation before them. The arrays become read-only."""
         self.ids, self.sampled, self.message, self.source = tokens
-        self.weights = self.sampled.astype(np.float32) if weights is None else weights
-        for array in (*tokens, self.weights):
+        self._weights = weights
+        for array in tokens:
             array.flags.writeable = False
         self.cursor = cursor
         self.before = before
         self.start: int = 0 if before is None else before.start + len(before)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Loss weights, float32 ``[n]``: 1 on sampled ids, unless a supervised rendering chose."""
+        # Made when they are asked for: a turn that is only sampled from needs none.
+        if self._weights is None:
+            self._weights = self.sampled.astype(np.float32)
+        self._weights.flags.writeable = False
+        return self._weights
 
     def __len__(self) -> int:
         """How many ids of its own."""
