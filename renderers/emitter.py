@@ -68,17 +68,15 @@ def emit(
     writer = Writer(tokenizer, form.controls)
     count = spoken[-1].number + 1
     last = spoken[0].number - 1
-    role, said = (
-        (None, _Said())
-        if before is None
-        else ("assistant", _said(form, tokenizer, before, spoken[0]))
-    )
-    ending = said.ending
-    if before is None and form.writes_bos and tokenizer.bos is not None:
-        writer.control(tokenizer.bos, False, -1, Source.HEADER)
     if before is None:
+        role, said = None, _Said()
+        if form.writes_bos and tokenizer.bos is not None:
+            writer.control(tokenizer.bos, False, -1, Source.HEADER)
         writer.write([Own(form.prefix)], message=-1, own=Source.HEADER)
-    writer.write([Own(said.mended)], message=last, own=Source.GLUE)
+    else:
+        role, said = "assistant", _said(form, tokenizer, before, spoken[0])
+        writer.write([Own(said.mended)], message=last, own=Source.GLUE)
+    ending = said.ending
 
     awaiting = spoken[-1].role != "assistant"
     spoken = attribute(spoken, said.calls, said.called)
@@ -99,7 +97,8 @@ def emit(
             if following is None and style.supervised:
                 next_role = "tool" if message.calls else "user"
             body = form.body(message, next_role)
-            apart = style.split_turns or (style.supervised and following is None)
+            sample = _is_sample(form, message) or (style.supervised and following is None)
+            apart = style.split_turns or sample
             if apart:
                 writer.cut()
             writer.write(body, message=message.number, own=Source.FORMAT, sampled=True)
@@ -139,8 +138,25 @@ def _rewritten(form: Format, spoken: list[Spoken], style: Style) -> Sequence[Spo
         return [form.kept(one) for one in spoken]
     if style.supervised and spoken[-1].role == "assistant":
         *earlier, reply = spoken
-        return [*(form.template(earlier) if earlier else ()), form.kept(reply)]
-    return form.template(spoken)
+        return [*(_by_template(form, earlier) if earlier else ()), form.kept(reply)]
+    return _by_template(form, spoken)
+
+
+def _by_template(form: Format, spoken: list[Spoken]) -> list[Spoken]:
+    """What the template leaves of messages; of a reply that came as the text of a sample, all of it."""
+    verbatim = {one.number: one for one in spoken if _is_sample(form, one)}
+    return [
+        form.kept(verbatim[one.number]) if one.number in verbatim else one
+        for one in form.template(spoken)
+    ]
+
+
+def _is_sample(form: Format, message: Spoken) -> bool:
+    """Whether a reply is the text of a sample, whose ids it is to have.
+
+    Where the format writes reasoning, its text does not say which part of it that was.
+    """
+    return message.stopped and not form.reasons and not message.calls
 
 
 class _Said(NamedTuple):

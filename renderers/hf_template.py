@@ -197,16 +197,8 @@ class TemplateRenderer:
     def _so_far(self, extend: Rendered) -> tuple[tuple[dict[str, Any], ...], str]:
         """The messages before, a sampled reply among them, and the text that stands for their ids."""
         cursor = extend.cursor
-        if not isinstance(cursor, TemplateCursor):
-            raise RenderError(
-                f"extend: written by renderer {cursor.renderer!r}, and this is {self.name!r}; "
-                "extend with the same one"
-            )
-        if cursor.awaiting:
-            raise RenderError(
-                f"extend: message {cursor.messages - 1} (assistant) is still awaited; give its "
-                "sampled ids by with_sampled(ids), an empty list where nothing was sampled"
-            )
+        cursor.check_follows(self.name)
+        assert isinstance(cursor, TemplateCursor)  # as the renderer's name says
         if cursor.sampled is None:
             return cursor.said, cursor.text
         body = cursor.sampled[: len(cursor.sampled) - bool(self._stop_of(cursor.sampled))]

@@ -43,6 +43,23 @@ class Cursor:
     calls: tuple[Call, ...] = ()
     sampled: np.ndarray | None = field(default=None, repr=False, compare=False)
 
+    def check_follows(self, renderer: str) -> None:
+        """Refuses to be extended by another renderer, or before its reply has come.
+
+        Raises:
+            RenderError: naming the renderers, or the reply that is awaited.
+        """
+        if self.renderer != renderer:
+            raise RenderError(
+                f"extend: written by renderer {self.renderer!r}, and this is {renderer!r}; extend "
+                "with the same one"
+            )
+        if self.awaiting:
+            raise RenderError(
+                f"extend: message {self.messages - 1} (assistant) is still awaited; give its "
+                "sampled ids by with_sampled(ids), an empty list where nothing was sampled"
+            )
+
 
 class Rendered(Sequence[int]):
     """The ids that one rendering, extension or sample added, linked to what stands before them.
@@ -71,7 +88,7 @@ class Rendered(Sequence[int]):
         """Links tokens to the conversation before them. The arrays become read-only."""
         self.ids, self.sampled, self.message, self.source = tokens
         self._weights = weights
-        for array in tokens:
+        for array in tokens if weights is None else (*tokens, weights):
             array.flags.writeable = False
         self.cursor = cursor
         self.before = before
@@ -83,7 +100,7 @@ class Rendered(Sequence[int]):
         # Made when they are asked for: a turn that is only sampled from needs none.
         if self._weights is None:
             self._weights = self.sampled.astype(np.float32)
-        self._weights.flags.writeable = False
+            self._weights.flags.writeable = False
         return self._weights
 
     def __len__(self) -> int:

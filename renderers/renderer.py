@@ -93,6 +93,10 @@ class Renderer(TinkerNames):
         ``extend``, only the new ids are returned, glue included; they follow what was sampled,
         which is never decoded and encoded again. The cost is that of the new messages.
 
+        An assistant's text that ends with the format's own stop is the text of a sample: it is
+        closed by that stop once, and nothing of it is trimmed. Where its ids come back from encoding
+        it, the rendering begins with what was sampled. (With reasoning, read a sample by ``parse``.)
+
         Args:
             messages: OpenAI-shaped messages, at least one; with ``extend`` the new ones only.
             tokenizer: a tokenizer, where the renderer is not bound to one.
@@ -336,16 +340,7 @@ class Renderer(TinkerNames):
     def _check_extension(self, extend: Rendered, tools_hash: str | None) -> None:
         """Refuses a conversation that new messages cannot follow."""
         cursor = extend.cursor
-        if cursor.renderer != self.name:
-            raise RenderError(
-                f"extend: written by renderer {cursor.renderer!r}, and this is {self.name!r}; "
-                "extend with the same one"
-            )
-        if cursor.awaiting:
-            raise RenderError(
-                f"extend: message {cursor.messages - 1} (assistant) is still awaited; give its "
-                "sampled ids by with_sampled(ids), an empty list where nothing was sampled"
-            )
+        cursor.check_follows(self.name)
         if tools_hash is not None and tools_hash != cursor.tools:
             raise RenderError(
                 "tools: they differ from those declared at the start, and message "

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mintjax.cache import ContextOverflowError, init_state, truncate
-from mintjax.decoding import DecodeParams, _decode, decode
+from mintjax.decoding import DecodeParams, _decode, _decode_donated, decode
 from mintjax.extension import extend
 from mintjax.generation import generate
 from mintjax.types import Segment
@@ -109,6 +109,15 @@ def test_changing_what_is_traced_compiles_nothing(policy, state, keys, plain):
         buffer=BUFFER,
     )
     assert _decode._cache_size() == compiled
+
+
+def test_sampling_copies_no_cache(policy, keys):
+    def temporary(capacity):
+        state = init_state(policy, len(keys), capacity)
+        lowered = _decode_donated.lower(policy, state, keys, params(), buffer=BUFFER)
+        return lowered.compile().memory_analysis().temp_size_in_bytes
+
+    assert temporary(1024) == temporary(512) > 0
 
 
 def test_string_stop_ends_at_the_token_that_completes_it(policy, state, keys, plain):

@@ -18,7 +18,13 @@ from mintjax.train.config import (
 )
 from mintjax.train.gradients import Plan, add_gradients, gradients
 from mintjax.train.losses import CrossEntropy, ImportanceSampling, Loss, Ppo
-from mintjax.train.optimizer import TrainState, make_optimizer, make_schedule, update
+from mintjax.train.optimizer import (
+    TrainState,
+    global_norm,
+    make_optimizer,
+    make_schedule,
+    update,
+)
 from mintjax.train.policy_metrics import policy_metrics
 from mintjax.types import Episode
 
@@ -77,13 +83,12 @@ def learn(
     plan = Plan(config.gradients.plan, config.gradients.segment, config.gradients.remat)
     total, value, logprobs = None, 0.0, []
     for batch in batches:
-        cache = _rows_of(state, batch) if plan.kind == "reverse_only" else None
-        grads, found = gradients(train_state.policy, batch, loss, plan, cache)
+        grads, found = gradients(train_state.policy, batch, loss, plan, _rows_of(state, batch))
         total = grads if total is None else add_gradients(total, grads)
         value += float(found.loss)
         logprobs.append(found.logprobs)
     assert total is not None  # there is a batch
-    norm = float(optax.tree.norm(total))
+    norm = float(global_norm(total))
     if not np.isfinite([value, norm]).all():
         raise NonFiniteError(
             f"update {int(train_state.step) + 1}: the loss is {value} and the gradient's norm {norm}, expected finite "

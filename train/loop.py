@@ -197,8 +197,8 @@ class _Loop:
 
     def _before_first(self, train_state: TrainState) -> int:
         if self.config.evaluation.at_start:
-            row = append_metrics(self.directory.metrics, 0, self._evaluate(0, train_state.policy))
-            self.reporter.step(row)
+            metrics = self._evaluate(0, train_state.policy) | self.compiles.take()
+            self.reporter.step(append_metrics(self.directory.metrics, 0, metrics))
         return 0
 
     def _step(self, step: int, train_state: TrainState) -> tuple[TrainState, dict[str, Any]]:
@@ -207,11 +207,14 @@ class _Loop:
         config, start = self.config, time.perf_counter()
         tasks = config.environment.tasks(step - 1, config.rollout.groups, config.seed)
         with self._phase("rollout"):
-            played, metrics = self._sample(train_state.policy, tasks, step)
+            (episodes, _, state), metrics = self._sample(train_state.policy, tasks, step)
+        if config.gradients.plan != "reverse_only":
+            state = None  # the other plans compute their own, and two caches would be held at once
         with self._phase("learn"):
-            learned = learn(config, train_state, played.episodes, played.state)
+            learned = learn(config, train_state, episodes, state)
+        del state
         with self._phase("write"):
-            self._write_episodes(step, played.episodes, learned.advantages)
+            self._write_episodes(step, episodes, learned.advantages)
         metrics |= learned.metrics
         due = config.evaluation.every and step % config.evaluation.every == 0
         if due or (config.evaluation.at_end and step == config.steps):

@@ -151,8 +151,9 @@ class Sampler:
     def _begin(self, news: Sequence[Sequence[int]], need: Int[np.ndarray, " B"]) -> State:
         """The state after the first turn's tokens; those that several conversations begin with are fed once."""
         config = self._policy.config
-        distinct = list(dict.fromkeys(map(tuple, news)))
-        rows = [distinct.index(tuple(ids)) for ids in news]
+        places: dict[tuple[int, ...], int] = {}
+        rows = [places.setdefault(tuple(ids), len(places)) for ids in news]
+        distinct = list(places)
         capacity = min(bucket(max(int(need.max()), self._sampling.capacity)), config.context)
         # Another number of rows is another program: tasks that happen to be equal must not bring one.
         padded = min(len(news), 1 << (len(distinct) - 1).bit_length())

@@ -62,11 +62,16 @@ class ServiceClient:
             seed: of samples that name none: the n-th request of a service is always of the same randomness.
 
         Raises:
-            ValueError: where a number is too small.
+            ValueError: where a number is too small, or the plan needs a rollout's cache.
         """
         del project_id
         if rows < 1 or rows & (rows - 1):
             raise ValueError(f"rows: expected a power of two, got {rows}")
+        if plan.kind == "reverse_only":
+            raise ValueError(
+                "plan: 'reverse_only' walks the cache of a rollout, and data come without one; take 'packed' or "
+                "'segments'"
+            )
         if cache_bytes < 0:
             raise ValueError(f"cache_bytes: expected 0 (keep none) or more, got {cache_bytes}")
         folder = home or os.environ.get("MINTJAX_HOME") or Path.home() / ".mintjax"

@@ -11,6 +11,7 @@ import pytest
 from mintjax.client import RequestFailedError, RestClient, SamplingClient, ServiceClient
 from mintjax.client.training import TrainingClient
 from mintjax.client.worker import Worker
+from mintjax.train.gradients import Plan
 from mintjax.types import AdamParams, ModelInput, SamplingParams
 
 PROMPT = ModelInput.from_ints([1, 2, 3])
@@ -171,3 +172,8 @@ def test_every_request_has_its_twin(client):
     methods = {name for name in names if not name.endswith("_async")}
     assert {f"{name}_async" for name in methods} == names - methods
     assert all(inspect.iscoroutinefunction(getattr(client, name)) for name in names - methods)
+
+
+def test_a_service_cannot_walk_the_cache_of_a_rollout():
+    with pytest.raises(ValueError, match="plan: 'reverse_only' walks the cache of a rollout"):
+        ServiceClient(plan=Plan("reverse_only"))

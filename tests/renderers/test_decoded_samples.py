@@ -2,20 +2,24 @@
 
 import pytest
 
-from mintjax.renderers import RenderError
+from mintjax.renderers import RenderError, get_renderer
 from tests.families import FAMILIES
 from tests.renderers.conftest import speaker
 
 HI = {"role": "user", "content": "hi"}
 
 
-@pytest.mark.parametrize("text", ["yo", " yo", "yo\n", "", "a <|im_end|> b"])
-def test_a_decoded_sample_renders_as_it_was_sampled(renderer, text):
-    if renderer.form.reasons:
-        return  # such a reply is read back with parse, which tells its reasoning from its content
-    renderer = speaker(renderer.name, history="keep")
+# A reply of the others is read back with parse, which tells its reasoning from its content.
+WITHOUT_REASONING = [name for name in FAMILIES if not get_renderer(name).form.reasons]
+
+
+@pytest.mark.parametrize("text", ["yo", " yo", "yo\n", "\nyo", "\n\n", "", "a <|im_end|> b"])
+@pytest.mark.parametrize("name", WITHOUT_REASONING)
+def test_a_decoded_sample_renders_as_it_was_sampled(name, text):
+    renderer = speaker(name)
     view, prompt = renderer.tokenizer, renderer.render([HI])
-    written = renderer.render([HI, {"role": "assistant", "content": text}, HI])
+    kept = speaker(name, history="keep")
+    written = kept.render([HI, {"role": "assistant", "content": text}, HI])
     sampled = written.ids[written.sampled]
     assert written.ids[: len(prompt)].tolist() == prompt.ids.tolist()
     decoded = view.decode(sampled)
@@ -29,7 +33,7 @@ def test_a_decoded_sample_renders_as_it_was_sampled(renderer, text):
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "role_colon"])
 def test_only_the_last_words_are_a_stop(name):
-    renderer = speaker(name)
+    renderer = speaker(name, history="keep")  # where a reply is written alike, sampled or given
     stop = renderer.form.stops[0]
     once = renderer.render([HI, {"role": "assistant", "content": f"yo{stop}"}, HI])
     twice = renderer.render([HI, {"role": "assistant", "content": f"yo{stop}{stop}"}, HI])
