@@ -177,7 +177,7 @@ def _said(form: Format, tokenizer: Tokenizer, before: Rendered, following: Spoke
     if cursor.sampled is None:
         return _Said(cursor.ending, calls=cursor.calls, called=cursor.called)
     where = f"message {cursor.messages - 1} (assistant)"
-    finish = form.finish(cursor.sampled, tokenizer, where)
+    finish = form.finish(cursor.sampled, cursor.stops, tokenizer, where)
     mended = ""
     if finish.how != "stop":
         mended = form.mend(finish.body, tokenizer, cursor.begins)
@@ -222,7 +222,7 @@ def attribute(spoken: Sequence[Spoken], calls: Sequence[Call], called: int = 0) 
         if message.role != "tool":
             calls, place = tuple(_numbered(message.calls, called)), 0
             called += len(calls)
-            found.append(message._replace(calls=calls))
+            found.append(message._replace(calls=calls) if calls else message)
             continue
         by_id = [call for call in calls if message.call_id and call.id == message.call_id]
         by_place = list(calls[place : place + 1])

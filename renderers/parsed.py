@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mintjax.renderers.format import Format, Tools
+from mintjax.renderers.format import Format, Tools, stop_tokens
 from mintjax.renderers.reading import Attempt
-from mintjax.renderers.sampled import to_ids
+from mintjax.renderers.sampled import check_stop, to_ids
 from mintjax.renderers.tokenizer import Tokenizer
 from mintjax.types import Message
 
@@ -35,7 +35,9 @@ class Parsed:
 
 def parse(form: Format, ids: Any, tokenizer: Tokenizer, tools: Tools) -> Parsed:
     """Reads a reply; see ``Renderer.parse``."""
-    finish = form.finish(to_ids(ids, "reply"), tokenizer, "reply")
+    sampled, stops = to_ids(ids, "reply"), stop_tokens(form, tokenizer)
+    check_stop(sampled, stops, "reply")
+    finish = form.finish(sampled, stops, tokenizer, "reply")
     reading = form.read(finish.body, tokenizer, tools)
     content, reasoning, attempts = form.cut(reading) if finish.how == "length" else reading
     declared = {_name(tool) for tool in tools}

@@ -88,8 +88,10 @@ class Writer:
         self._run: list[tuple[str, _Mark]] = []
         self._said = False  # whether the run holds a caller's words
         self._ids: list[int] = []
-        self._marks: list[_Mark] = []
-        self._counts: list[int] = []  # of ids that have each mark
+        # Of each id: whether it is sampled, its message and its source.
+        self._sampled: list[bool] = []
+        self._message: list[int] = []
+        self._source: list[Source] = []
 
     def write(
         self,
@@ -114,9 +116,8 @@ class Writer:
                 self._said = True
                 continue
             mark = (sampled, message, own)
-            parts = self._controls.split(piece.text) if self._controls else [piece.text]
-            for index, part in enumerate(parts):
-                if index % 2:  # re.split puts what the group matched at the odd places
+            for index, part in enumerate(_parts(self._controls, piece.text)):
+                if index % 2:  # the odd places hold control tokens
                     self.control(self._tokenizer.control[part], *mark)
                 elif part:
                     self._run.append((part, mark))
@@ -151,18 +152,19 @@ class Writer:
     def tokens(self) -> Tokens:
         """All that was written, encoded."""
         self.cut()
-        marks = np.array(self._marks, np.int32).reshape(-1, 3).repeat(self._counts, axis=0)
         return Tokens(
             np.array(self._ids, np.int32),
-            marks[:, 0] != 0,
-            marks[:, 1],
-            marks[:, 2].astype(np.int8),
+            np.frombuffer(bytes(self._sampled), bool),
+            np.array(self._message, np.int32),
+            np.frombuffer(bytes(self._source), np.int8),
         )
 
     def _mark(self, mark: _Mark, count: int) -> None:
         """Gives the next ids a mark."""
-        self._marks.append(mark)
-        self._counts.append(count)
+        sampled, message, source = mark
+        self._sampled += [sampled] * count
+        self._message += [message] * count
+        self._source += [source] * count
 
     def _check_whole(
         self,
@@ -181,6 +183,13 @@ class Writer:
             f"message {message}: the vocabulary has no token for the character {text[lost]!r} and "
             "would drop it; remove it from the text"
         )
+
+
+@lru_cache(maxsize=1024)
+def _parts(controls: re.Pattern[str] | None, text: str) -> tuple[str, ...]:
+    """The words of a format, cut at its control tokens, which stand at the odd places."""
+    # re.split puts what the group matched there.
+    return (text,) if controls is None else tuple(controls.split(text))
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ from mintjax.renderers.errors import RenderError
 from mintjax.renderers.format import Channel
 from mintjax.renderers.messages import Call
 from mintjax.renderers.pieces import Source, Tokens
-from mintjax.renderers.sampled import ids_after_stop, to_ids
+from mintjax.renderers.sampled import check_stop, to_ids
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,7 @@ class Rendered(Sequence[int]):
             )
         where = f"message {number} (assistant)"
         sampled = to_ids(ids, where)
-        early = np.flatnonzero(np.isin(sampled[:-1], self.cursor.stops))
-        if early.size:
-            raise ids_after_stop(where, len(sampled) - 1 - int(early[0]))
+        check_stop(sampled, self.cursor.stops, where)
         shape = sampled.shape
         tokens = Tokens(
             sampled,

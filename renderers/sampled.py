@@ -1,5 +1,6 @@
 """Sampled ids as they come in: checked, and never changed."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,25 @@ def to_ids(ids: Any, where: str) -> np.ndarray:
             "out"
         )
     return array.astype(np.int32, copy=False).view()
+
+
+def check_stop(ids: np.ndarray, stops: Sequence[int], where: str) -> None:
+    """Refuses ids of which any follow a stop.
+
+    Args:
+        ids: int32 ``[n]``.
+        stops: ids of the stop tokens.
+        where: whose the ids are, for errors.
+
+    Raises:
+        RenderError: saying how many ids follow the first stop.
+
+    Example:
+        >>> check_stop(np.array([6023, 151645], np.int32), (151645,), "reply")
+    """
+    before = ids[:-1]
+    if any((before == stop).any() for stop in stops):  # far cheaper than np.isin for so few
+        raise ids_after_stop(where, len(before) - int(np.isin(before, stops).argmax()))
 
 
 def ids_after_stop(where: str, count: int) -> RenderError:

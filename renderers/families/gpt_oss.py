@@ -167,9 +167,11 @@ class GPTOSS(Format):
         """See ``Format.ends``."""
         return (tokenizer.control[_END_OF_TEXT],) if _END_OF_TEXT in tokenizer.control else ()
 
-    def finish(self, ids: np.ndarray, tokenizer: Tokenizer, where: str) -> Finish:
+    def finish(
+        self, ids: np.ndarray, stops: Sequence[int], tokenizer: Tokenizer, where: str
+    ) -> Finish:
         """See ``Format.finish``. The body keeps the stop: only ``<|call|>`` makes a call."""
-        finish = super().finish(ids, tokenizer, where)
+        finish = super().finish(ids, stops, tokenizer, where)
         if finish.how == "stop":
             return finish._replace(body=ids)
         closed = finish.body.size and tokenizer.name(int(finish.body[-1])) == "<|end|>"

@@ -51,9 +51,11 @@ class RoleColon(Format):
         """See ``Format.ends``."""
         return tokenizer.ends
 
-    def finish(self, ids: np.ndarray, tokenizer: Tokenizer, where: str) -> Finish:
+    def finish(
+        self, ids: np.ndarray, stops: Sequence[int], tokenizer: Tokenizer, where: str
+    ) -> Finish:
         """See ``Format.finish``."""
-        finish = super().finish(ids, tokenizer, where)
+        finish = super().finish(ids, stops, tokenizer, where)
         if finish.how != "length":
             return finish
         stop = self.stops[0]
