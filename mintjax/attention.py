@@ -1,20 +1,23 @@
 """Attention of a segment over everything before it, by blocks, forwards and backwards.
 
-Queries of a segment see the first ``prefix`` slots of a row's cache, and their own segment up to themselves:
+Queries of a segment see the first ``length`` slots of each span before it, and their own segment up to themselves:
 
-    slot      0 1 2 | own 0 1 2          prefix = 3, segment of 3
+    slot      0 1 2 | own 0 1 2          one span of length 3, segment of 3
     query 0   1 1 1 |     1 0 0
     query 1   1 1 1 |     1 1 0
     query 2   1 1 1 |     1 1 1
 
-A large cache is read in blocks up to the longest prefix of the batch, never up to its capacity, with a running softmax
+A large span is read in blocks up to the longest length of the batch, never up to its capacity, with a running softmax
 (Milakov and Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135); a small one is one block (:func:`block_of`).
-The backward pass adds what flows to the cache into buffers that it is given. The loops over blocks have a traced length:
+Where consecutive rows share a span, their queries stand together as if they were more heads, so its keys are read once
+for all of them (Juravsky et al., arXiv:2402.05099).
+The backward pass adds what flows to the spans into buffers that it is given. The loops over blocks have a traced length:
 they are never differentiated by JAX.
 
-Letters: B rows, K key heads, G query heads a key head, S segment, N capacity, H head size.
+Letters: B rows, K key heads, G query heads a key head, S segment, R rows of a span, N its capacity, H head size.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -23,16 +26,24 @@ from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-BLOCK = 64  # slots of a large cache that are read at a time; every capacity is a multiple of it
+BLOCK = 64  # slots of a large span that are read at a time; every capacity is a multiple of it
 _MASKED = -1e30  # finite: a block that a row cannot see at all must not give nan
 
 
-class Before(NamedTuple):
-    """What stands before a segment: cached keys and values, of which each row sees its first ``length`` slots."""
+class Span(NamedTuple):
+    """Cached keys and values before a segment, of which a row sees the first ``length`` slots.
 
-    keys: Float[Array, "B K N H"]
-    values: Float[Array, "B K N H"]
-    length: Int[Array, " B"]
+    Row ``b`` of the segment sees row ``b // (B / R)`` of the span: with R less than B, consecutive rows share one.
+    """
+
+    keys: Float[Array, "R K N H"]
+    values: Float[Array, "R K N H"]
+    length: Int[Array, " R"]
+
+    @property
+    def block(self) -> int:
+        """Slots that are read at a time."""
+        return block_of(self.keys.shape[2])
 
 
 class Attended(NamedTuple):
@@ -54,30 +65,44 @@ def _causal(size: int) -> Array:
     return jnp.tril(jnp.ones((size, size), bool))
 
 
-def _block(
-    x: Float[Array, "B K N H"], index: Int[ArrayLike, ""], block: int
-) -> Float[Array, "B K M H"]:
+def _block(x: Float[Array, "R K N H"], index: Int[ArrayLike, ""]) -> Float[Array, "R K M H"]:
+    block = block_of(x.shape[2])
     return lax.dynamic_slice_in_dim(x, index * block, block, 2)
 
 
-def _seen(before: Before, index: Int[ArrayLike, ""], block: int) -> Array:
-    slots = jnp.arange(block) + index * block
-    return (slots < before.length[:, None])[:, None, None, None, :]
+def _seen(span: Span, index: Int[ArrayLike, ""]) -> Array:
+    slots = jnp.arange(span.block) + index * span.block
+    return (slots < span.length[:, None])[:, None, None, None, :]
 
 
-def _over_blocks(step, carry, before: Before | None, block: int):
+def _over_blocks(step, carry, span: Span):
     """Runs ``step`` over the blocks that any row sees; straight on, without a loop, where there is but one."""
-    if before is None:
-        return carry
-    capacity = before.keys.shape[2]
+    capacity, block = span.keys.shape[2], span.block
     # A ragged last block would be read clamped, so that some slots count twice, in silence.
     if capacity % block:
         raise ValueError(f"capacity: expected a multiple of the block ({block}), got {capacity}")
     if capacity == block:
-        return step(before, 0, carry)
-    return lax.fori_loop(
-        0, (jnp.max(before.length) + block - 1) // block, partial(step, before), carry
-    )
+        return step(0, carry)
+    return lax.fori_loop(0, (jnp.max(span.length) + block - 1) // block, step, carry)
+
+
+def _fold(x: Float[Array, "B K G S *rest"], rows: int) -> Float[Array, "R K FG S *rest"]:
+    """Rows that share a row of a span, as more query heads of one row."""
+    batch, heads, groups, *rest = x.shape
+    if batch == rows:
+        return x
+    x = x.reshape(rows, batch // rows, heads, groups, *rest).swapaxes(1, 2)
+    return x.reshape(rows, heads, -1, *rest)
+
+
+def _unfold(x: Float[Array, "R K FG S *rest"], batch: int) -> Float[Array, "B K G S *rest"]:
+    """The inverse of :func:`_fold`."""
+    rows, heads, groups, *rest = x.shape
+    if batch == rows:
+        return x
+    fan = batch // rows
+    x = x.reshape(rows, heads, fan, groups // fan, *rest).swapaxes(1, 2)
+    return x.reshape(batch, heads, -1, *rest)
 
 
 def block_of(capacity: int) -> int:
@@ -89,11 +114,9 @@ def attend(
     q: Float[Array, "B K G S H"],
     k: Float[Array, "B K S H"],
     v: Float[Array, "B K S H"],
-    before: Before | None,
-    *,
-    block: int,
+    spans: Sequence[Span] = (),
 ) -> Attended:
-    """Attends from a segment to the cache before it and to itself.
+    """Attends from a segment to the spans before it and to itself.
 
     Padding needs no mask: it stands at the end of a segment, where no real query looks.
 
@@ -101,17 +124,17 @@ def attend(
         q: the segment's queries, grouped by key head.
         k: the segment's own keys.
         v: the segment's own values.
-        before: the cache; None where nothing stands before.
-        block: slots of the cache read at a time; its capacity is a multiple of it (see :func:`block_of`).
+        spans: what stands before, in any order; the capacity of each is a multiple of its block (see :func:`block_of`),
+            and B a multiple of its rows.
 
     Returns:
         The output in the dtype of ``v``, and the logsumexp in at least float32.
 
     Raises:
-        ValueError: if the capacity is no multiple of the block.
+        ValueError: if a capacity is no multiple of the block.
 
     Example:
-        >>> out = attend(q, k, v, Before(keys, values, length), block=64).out
+        >>> out = attend(q, k, v, [Span(keys, values, length)]).out
     """
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
 
@@ -122,64 +145,63 @@ def attend(
             "bkgsm,bkmh->bkgsh", p.astype(v.dtype), v, preferred_element_type=accumulate
         )
 
-    def step(before: Before, index, carry):
+    def step(q, span: Span, index, carry):
         top, total, out = carry
-        scores = _scores(q, _block(before.keys, index, block))
-        scores = jnp.where(_seen(before, index, block), scores, _MASKED)
+        scores = _scores(q, _block(span.keys, index))
+        scores = jnp.where(_seen(span, index), scores, _MASKED)
         new_top = jnp.maximum(top, scores.max(-1))
         shrink = jnp.exp(top - new_top)
         p = jnp.exp(scores - new_top[..., None])
-        out = out * shrink[..., None] + weighted(p, _block(before.values, index, block))
+        out = out * shrink[..., None] + weighted(p, _block(span.values, index))
         return new_top, total * shrink + p.sum(-1), out
 
     scores = jnp.where(_causal(q.shape[3]), _scores(q, k), _MASKED)
     top = scores.max(-1)
     p = jnp.exp(scores - top[..., None])
     carry = top, p.sum(-1), weighted(p, v)
-    top, total, out = _over_blocks(step, carry, before, block)
+    for span in spans:
+        rows = span.length.shape[0]
+        carry = tuple(_fold(x, rows) for x in carry)
+        carry = _over_blocks(partial(step, _fold(q, rows), span), carry, span)
+        carry = tuple(_unfold(x, q.shape[0]) for x in carry)
+    top, total, out = carry
     return Attended((out / total[..., None]).astype(v.dtype), top + jnp.log(total))
 
 
 class Cotangents(NamedTuple):
-    """Gradients of a loss with respect to what :func:`attend` was given; None for a cache that was not there."""
+    """Gradients of a loss with respect to what :func:`attend` was given, for each span those of its keys and values."""
 
     q: Float[Array, "B K G S H"]
     k: Float[Array, "B K S H"]
     v: Float[Array, "B K S H"]
-    keys: Float[Array, "B K N H"] | None
-    values: Float[Array, "B K N H"] | None
+    spans: tuple[tuple[Float[Array, "_ K _ H"], Float[Array, "_ K _ H"]], ...]
 
 
 def attend_backward(
     q: Float[Array, "B K G S H"],
     k: Float[Array, "B K S H"],
     v: Float[Array, "B K S H"],
-    before: Before | None,
+    spans: Sequence[Span],
     attended: Attended,
     d_out: Float[Array, "B K G S H"],
-    d_keys: Float[Array, "B K N H"] | None,
-    d_values: Float[Array, "B K N H"] | None,
-    *,
-    block: int,
+    d_spans: Sequence[tuple[Float[Array, "_ K _ H"], Float[Array, "_ K _ H"]]],
 ) -> Cotangents:
-    """The backward pass of :func:`attend`; gradients of the cache are added to the buffers given.
+    """The backward pass of :func:`attend`; gradients of the spans are added to the buffers given.
 
     Args:
         q: the queries that :func:`attend` was given.
         k: the segment's own keys.
         v: the segment's own values.
-        before: the cache that it was given, or None.
+        spans: those that it was given.
         attended: what it returned.
         d_out: gradient with respect to its output.
-        d_keys: what has flowed to the cached keys so far, in at least float32.
-        d_values: the same for the cached values.
-        block: slots of the cache read at a time.
+        d_spans: what has flowed to the keys and the values of each span so far, in at least float32.
 
     Returns:
-        Gradients of the segment's own q, k, v (at least float32), and the two buffers with this segment's share added.
+        Gradients of the segment's own q, k, v (at least float32), and the buffers with this segment's share added.
 
     Example:
-        >>> grads = attend_backward(q, k, v, before, attended, d_out, d_keys, d_values, block=64)
+        >>> grads = attend_backward(q, k, v, [span], attended, d_out, [(d_keys, d_values)])
     """
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     out, logsumexp = attended
@@ -189,7 +211,7 @@ def attend_backward(
     def einsum(form: str, *operands: Array) -> Array:
         return jnp.einsum(form, *operands, preferred_element_type=accumulate)
 
-    def gradients(k, v, mask):
+    def gradients(q, d_out, logsumexp, delta, k, v, mask):
         p = jnp.exp(jnp.where(mask, _scores(q, k), _MASKED) - logsumexp[..., None])
         d_v = einsum("bkgsm,bkgsh->bkmh", p.astype(v.dtype), d_out)
         d_p = einsum("bkgsh,bkmh->bkgsm", d_out, v)
@@ -198,15 +220,23 @@ def attend_backward(
         return d_q, einsum("bkgsm,bkgsh->bkmh", d_scores, q), d_v
 
     def add(buffer, index, update):
-        update = _block(buffer, index, block) + update.astype(buffer.dtype)
-        return lax.dynamic_update_slice_in_dim(buffer, update, index * block, 2)
+        update = _block(buffer, index) + update.astype(buffer.dtype)
+        return lax.dynamic_update_slice_in_dim(buffer, update, index * block_of(buffer.shape[2]), 2)
 
-    def step(before: Before, index, carry):
+    def step(queries, span: Span, index, carry):
         d_q, d_keys, d_values = carry
-        k, v = _block(before.keys, index, block), _block(before.values, index, block)
-        more_q, d_k, d_v = gradients(k, v, _seen(before, index, block))
+        k, v = _block(span.keys, index), _block(span.values, index)
+        q, d_out, logsumexp, delta = queries
+        more_q, d_k, d_v = gradients(q, d_out, logsumexp, delta, k, v, _seen(span, index))
         return d_q + more_q, add(d_keys, index, d_k), add(d_values, index, d_v)
 
-    d_q, d_k, d_v = gradients(k, v, _causal(q.shape[3]))
-    d_q, d_keys, d_values = _over_blocks(step, (d_q, d_keys, d_values), before, block)
-    return Cotangents(d_q, d_k, d_v, d_keys, d_values)
+    queries = q, d_out, logsumexp, delta
+    d_q, d_k, d_v = gradients(q, d_out, logsumexp, delta, k, v, _causal(q.shape[3]))
+    added = []
+    for span, d_span in zip(spans, d_spans, strict=True):
+        rows = span.length.shape[0]
+        folded = partial(step, [_fold(x, rows) for x in queries], span)
+        d_q, *d_span = _over_blocks(folded, (_fold(d_q, rows), *d_span), span)
+        d_q = _unfold(d_q, q.shape[0])
+        added.append(tuple(d_span))
+    return Cotangents(d_q, d_k, d_v, tuple(added))

@@ -1,5 +1,7 @@
 """The state that a conversation carries between turns: its decode cache, and the hidden state at its end."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ from flax import struct
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Int32
 
-from mintjax.attention import BLOCK
+from mintjax.attention import BLOCK, Span
 from mintjax.models.config import ModelConfig
 from mintjax.policy import Policy
 
@@ -26,9 +28,11 @@ class State(struct.PyTreeNode):
         keys: a layer each, ``[B, K, N, H]``; rotated.
         values: a layer each, ``[B, K, N, H]``.
         length: tokens in each row.
-        hidden: final hidden state at ``length - 1``; nan where there is none, at length 0 and after :func:`truncate`.
+        hidden: final hidden state at the last token; nan where there is none, at length 0 and after :func:`truncate`.
         version: ``policy.version`` of the policy that filled the cache.
         overflow: rows that were given more tokens than their capacity; what did not fit was not written.
+        prefix: what the rows go on from, with R rows of which each is shared by the next B / R rows (:func:`fork`).
+            ``length`` and ``keys`` are then of the tokens after it. None where rows begin here.
     """
 
     keys: tuple[Float[Array, "B K N H"], ...]
@@ -37,11 +41,25 @@ class State(struct.PyTreeNode):
     hidden: Float[Array, "B D"]
     version: Int32[Array, ""]
     overflow: Bool[Array, " B"]
+    prefix: "State | None" = None
 
     @property
     def capacity(self) -> int:
-        """Tokens that a row has room for."""
+        """Tokens that a row has room for, besides those of its prefix."""
         return self.keys[0].shape[2]
+
+    @property
+    def position(self) -> Int32[Array, " B"]:
+        """Tokens of each row in all, those of its prefix included: where its next one stands."""
+        if self.prefix is None:
+            return self.length
+        before = self.prefix.position
+        return self.length + jnp.repeat(before, self.length.size // before.size)
+
+    def spans(self, layer: int) -> list[Span]:
+        """What a layer's attention sees: the prefix's spans, then the rows' own."""
+        earlier = [] if self.prefix is None else self.prefix.spans(layer)
+        return [*earlier, Span(self.keys[layer], self.values[layer], self.length)]
 
 
 def bucket(length: int) -> int:
@@ -88,6 +106,35 @@ def init_state(policy: Policy, batch: int, capacity: int) -> State:
     )
 
 
+def fork(state: State, fan: int, capacity: int) -> State:
+    """A state whose rows all go on from those of another, without copying what is in it.
+
+    Args:
+        state: the prefixes; it is referred to, so it must not be donated.
+        fan: rows that go on from each of its rows; they stand next to each other.
+        capacity: tokens that each row must hold besides its prefix; rounded up to a multiple of ``BLOCK``.
+
+    Returns:
+        A state of ``fan`` times as many rows that can be extended and sampled from at once.
+
+    Example:
+        >>> group = fork(extend(policy, prompt, state), fan=8, capacity=bucket(64))
+    """
+    shape = list(state.keys[0].shape)
+    shape[0], shape[2] = shape[0] * fan, -(-capacity // BLOCK) * BLOCK
+    keys, values = (
+        tuple(jnp.zeros(shape, x.dtype) for x in xs) for xs in (state.keys, state.values)
+    )
+    return state.replace(
+        keys=keys,
+        values=values,
+        length=jnp.zeros(shape[0], jnp.int32),
+        hidden=jnp.repeat(state.hidden, fan, 0),
+        overflow=jnp.repeat(state.overflow, fan),
+        prefix=state,
+    )
+
+
 def grow(state: State, capacity: int) -> State:
     """The same state with room for more tokens.
 
@@ -130,20 +177,20 @@ def reserve(config: ModelConfig, state: State, tokens: int | Int[np.ndarray, " B
     Example:
         >>> state = reserve(policy.config, state, 100)
     """
-    held = np.asarray(state.length)
+    held, own = np.asarray(state.position), np.asarray(state.length)
     more = np.broadcast_to(tokens, held.shape)
     needs = np.where(more > 0, held + more, 0)
     row = int(needs.argmax())
-    need = int(needs[row])
-    if need > config.context:
+    if (need := int(needs[row])) > config.context:
         raise ContextOverflowError(
             f"{config.name} has a context of {config.context} tokens; {need} are needed ({held[row]} in the cache and "
             f"{more[row]} more). Shorten the conversation, or ask for fewer new tokens"
         )
+    room = int(np.where(more > 0, own + more, 0).max())
     return (
         state
-        if need <= state.capacity
-        else grow(state, min(bucket(need), _rounded_context(config)))
+        if room <= state.capacity
+        else grow(state, min(bucket(room), _rounded_context(config)))
     )
 
 
@@ -165,13 +212,13 @@ def check_overflow(config: ModelConfig, state: State) -> None:
         )
 
 
-@jax.jit
-def take_rows(state: State, rows: Int[ArrayLike, " R"]) -> State:
+def take_rows(state: State, rows: Sequence[int] | Int[np.ndarray, " R"]) -> State:
     """Rows of a state as a state of their own: one to keep, or one repeated to sample it several times.
 
     Args:
         state: any state.
-        rows: which rows, in the order that they shall have; any of them several times.
+        rows: which rows, in the order that they shall have; any of them several times. A prefix that as many rows go
+            on from one after the other, in every part of the order, stays shared.
 
     Returns:
         A state of R rows in memory of its own.
@@ -179,7 +226,18 @@ def take_rows(state: State, rows: Int[ArrayLike, " R"]) -> State:
     Example:
         >>> four = take_rows(state, np.zeros(4, int))
     """
-    rows = jnp.asarray(rows)
+    rows = np.asarray(rows)
+    if state.prefix is None:
+        return _take_rows(state, rows)
+    parents = rows // (state.length.size // state.prefix.length.size)
+    fans = (fan for fan in range(rows.size, 0, -1) if rows.size % fan == 0)
+    fan = next(fan for fan in fans if not np.ptp(parents.reshape(-1, fan), axis=1).any())
+    own = _take_rows(state.replace(prefix=None), rows)
+    return own.replace(prefix=take_rows(state.prefix, parents[::fan]))
+
+
+@jax.jit
+def _take_rows(state: State, rows: Int[ArrayLike, " R"]) -> State:
     return state.replace(
         keys=tuple(x[rows] for x in state.keys),
         values=tuple(x[rows] for x in state.values),
@@ -190,14 +248,14 @@ def take_rows(state: State, rows: Int[ArrayLike, " R"]) -> State:
 
 
 def truncate(state: State, length: Int[ArrayLike, " B"]) -> State:
-    """Forgets the tokens of each row at and past ``length``. Pure, and free: nothing is moved.
+    """Forgets the tokens of each row at and past ``length``. Pure, and free: nothing is moved; a prefix stays.
 
     The hidden state of a row that got shorter is nan until its last kept token is fed again: truncate to one less and
     extend with that token (:func:`mintjax.generation.rewind` does both).
 
     Args:
         state: any state.
-        length: tokens to keep in each row; a row that has fewer keeps what it has.
+        length: tokens to keep in each row, those of a prefix not counted; a row that has fewer keeps what it has.
 
     Returns:
         The shorter state.

@@ -109,7 +109,7 @@ def _decode_traced(policy: Policy, state: State, keys: Array, params: DecodePara
         state = state.replace(overflow=state.overflow | (loop.live & ~room))
         live = loop.live & room
         logits = unembed(policy.lora, policy.base, policy.adapter, state.hidden)
-        token_keys = jax.vmap(jax.random.fold_in)(keys, state.length)
+        token_keys = jax.vmap(jax.random.fold_in)(keys, state.position)
         uniform = jax.vmap(lambda key: jax.random.uniform(key, (), logits.dtype))(token_keys)
         tokens, logprobs = sample_tokens(logits, uniform, temperature, top_k, top_p)
         _, state = run_segment(policy, Segment(tokens[:, None], live.astype(jnp.int32)), state)

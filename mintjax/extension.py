@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import layer_adapter
-from mintjax.attention import Before, attend, block_of
+from mintjax.attention import attend
 from mintjax.cache import State, bucket, init_state
 from mintjax.models.dense import embed, final_norm, finish_layer, queries_keys_values
 from mintjax.models.rope import rope_tables
@@ -41,7 +41,7 @@ def slots_of(
 
 
 def run_segment(
-    policy: Policy, segment: Segment, state: State
+    policy: Policy, segment: Segment, state: State, *, first: bool = False
 ) -> tuple[Float[Array, "B S D"], State]:
     """Runs all layers over a segment and appends it to the cache.
 
@@ -49,6 +49,7 @@ def run_segment(
         policy: the model.
         segment: tokens, right-padded.
         state: what comes before; rows with a segment of length 0 do not move.
+        first: whether the state's own buffers are known to be empty, so that only its prefix is read. Static.
 
     Returns:
         The final hidden state of each token (padding holds numbers without meaning), and the extended state.
@@ -56,16 +57,14 @@ def run_segment(
     config, lora = policy.config, policy.lora
     tokens, length = jnp.asarray(segment.tokens), jnp.asarray(segment.length)
     size = tokens.shape[1]
-    rope = rope_tables(config, state.length[:, None] + jnp.arange(size))
+    rope = rope_tables(config, state.position[:, None] + jnp.arange(size))
     slots = slots_of(state.length, length, size, state.capacity)
-    block = block_of(state.capacity)
     residual = embed(policy.base, tokens)
     keys, values = [], []
     for i, weights in enumerate(policy.base["layers"]):
         adapter = layer_adapter(policy.adapter, i)
         q, k, v = queries_keys_values(config, lora, weights, adapter, residual, rope)
-        before = Before(state.keys[i], state.values[i], state.length)
-        out = attend(q, k, v, before, block=block).out
+        out = attend(q, k, v, state.spans(i)[:-1] if first else state.spans(i)).out
         residual = finish_layer(config, lora, weights, adapter, residual, out)
         # Nothing but this sum tells the compiler that the cache is read before it is written; without it, on CPU, a
         # loop over this function copies every buffer at every step.

@@ -6,7 +6,7 @@ from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from mintjax.attention import Attended, Before, attend, attend_backward
+from mintjax.attention import Attended, Span, attend, attend_backward
 
 
 def _cut(x: Array, index: Int[ArrayLike, ""], block: int) -> Array:
@@ -51,10 +51,10 @@ def _walk(step, carry, blocks: int):
     return step(0, carry) if blocks == 1 else lax.fori_loop(0, blocks, step, carry)
 
 
-def _before(q: Array, k: Array, v: Array, index: Int[ArrayLike, ""], block: int) -> Before | None:
+def _before(q: Array, k: Array, v: Array, index: Int[ArrayLike, ""], block: int) -> list[Span]:
     if q.shape[3] == block:
-        return None
-    return Before(k, v, jnp.broadcast_to(index * block, q.shape[:1]))
+        return []
+    return [Span(k, v, jnp.broadcast_to(index * block, q.shape[:1]))]
 
 
 def _forward(q, k, v, block):
@@ -67,7 +67,7 @@ def _forward(q, k, v, block):
     def step(index, carry):
         out, logsumexp = carry
         own_q, own_k, own_v = (_cut(x, index, block) for x in (q, k, v))
-        part = attend(own_q, own_k, own_v, _before(q, k, v, index, block), block=block)
+        part = attend(own_q, own_k, own_v, _before(q, k, v, index, block))
         return _put(out, part.out, index, block), _put(logsumexp, part.logsumexp, index, block, -1)
 
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
@@ -89,12 +89,12 @@ def _backward(block, residuals, d_out):
             _cut(attended.out, index, block),
             lax.dynamic_slice_in_dim(attended.logsumexp, index * block, block, 3),
         )
-        grads = attend_backward(
-            own_q, own_k, own_v, _before(q, k, v, index, block), part, own_d, d_k, d_v, block=block
-        )
-        assert grads.keys is not None and grads.values is not None  # given, so returned
-        d_k = _put(grads.keys, _cut(grads.keys, index, block) + grads.k, index, block)
-        d_v = _put(grads.values, _cut(grads.values, index, block) + grads.v, index, block)
+        spans = _before(q, k, v, index, block)
+        grads = attend_backward(own_q, own_k, own_v, spans, part, own_d, [(d_k, d_v)] * len(spans))
+        if spans:
+            d_k, d_v = grads.spans[0]
+        d_k = _put(d_k, _cut(d_k, index, block) + grads.k, index, block)
+        d_v = _put(d_v, _cut(d_v, index, block) + grads.v, index, block)
         return _put(d_q, grads.q, index, block), d_k, d_v
 
     accumulate = jnp.promote_types(q.dtype, jnp.float32)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mintjax.attention import Before, attend
+from mintjax.attention import Span, attend
 from mintjax.cache import (
     BLOCK,
     ContextOverflowError,
@@ -153,8 +153,8 @@ def test_rewound_state_equals_one_that_never_went_on(policy, streams):
 
 def test_attention_refuses_a_ragged_block():
     q, k = jnp.zeros((1, 1, 1, 4, 8)), jnp.zeros((1, 1, 4, 8))
-    cache = jnp.zeros((1, 1, 100, 8))
+    cache = jnp.zeros((1, 1, 300, 8))
     with pytest.raises(
-        ValueError, match=r"capacity: expected a multiple of the block \(64\), got 100"
+        ValueError, match=r"capacity: expected a multiple of the block \(64\), got 300"
     ):
-        attend(q, k, k, Before(cache, cache, jnp.array([3])), block=64)
+        attend(q, k, k, [Span(cache, cache, jnp.array([3]))])

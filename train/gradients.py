@@ -5,6 +5,7 @@ a cache (``mintjax.train.segment_scan``), and ``"reverse_only"`` runs the pieces
 (``mintjax.train.reverse_only``).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple
@@ -18,12 +19,13 @@ from mintjax.adapters import Adapter
 from mintjax.attention import block_of
 from mintjax.cache import State
 from mintjax.policy import Policy
-from mintjax.train.batches import Batch
+from mintjax.train.batches import Batch, padded_length
 from mintjax.train.layers import add_trees
 from mintjax.train.losses import Loss, LossInputs, masked_sum
 from mintjax.train.packed import row_logprobs
 from mintjax.train.reverse_only import check_state, reverse_gradients
-from mintjax.train.segment_scan import Segments, segment_logprobs
+from mintjax.train.segment_scan import Segments, flat, segment_logprobs
+from mintjax.train.shared_prefixes import Level, find_levels, levels_of
 
 _POSITIONS = 512  # scored positions are padded to this, doubled as often as it takes: few shapes, few compiles
 
@@ -37,11 +39,14 @@ class Plan:
             the same backwards alone, over the cache of fresh episodes.
         segment: tokens in a piece.
         remat: keep less and compute more: each layer's input alone is kept for the backward pass.
+        share: run what rows that stand next to each other begin with once, as the rows of a group do. With
+            ``"segments"``; ``"reverse_only"`` shares what the cache does, and ``"packed"`` nothing.
     """
 
     kind: Literal["packed", "segments", "reverse_only"] = "packed"
-    segment: int = 64
+    segment: int = 128
     remat: bool = False
+    share: bool = True
 
 
 class GradientMetrics(NamedTuple):
@@ -87,14 +92,15 @@ def gradients(
         raise ValueError(
             "policy.adapter: None has no gradient; load_policy makes a policy with an adapter"
         )
-    data, index = plan_arguments(batch, plan)
-    inputs = _loss_inputs(batch, index)
     if plan.kind == "reverse_only":
         if state is None:
             raise ValueError(
                 "state: the plan 'reverse_only' walks the cache that sampling left; pass it, or take 'segments'"
             )
         check_state(policy, batch, state)
+    data, index = plan_arguments(batch, plan, state)
+    inputs = _loss_inputs(batch, index)
+    if plan.kind == "reverse_only":
         grads, value, scored = reverse_gradients(
             policy, data, state, inputs, batch.temperature, loss=loss, remat=plan.remat
         )
@@ -139,15 +145,18 @@ def add_gradients(total: Adapter, more: Adapter) -> Adapter:
     return add_trees(total, more)
 
 
-def plan_arguments(batch: Batch, plan: Plan) -> tuple["Rows | Segments", np.ndarray]:
+def plan_arguments(
+    batch: Batch, plan: Plan, state: State | None = None
+) -> tuple["Rows | tuple[Segments, ...]", np.ndarray]:
     """A batch as a plan takes it, and where each of its scored positions stands in the batch.
 
     Args:
         batch: rows of token streams.
         plan: how they will be computed on.
+        state: the cache that they will be computed on, for the plan ``"reverse_only"``.
 
     Returns:
-        The arrays for :func:`plan_logprobs`, and flat indices into ``[B, N]``, -1 on padding.
+        The arrays for :func:`plan_logprobs`, and ``[P]`` flat indices into ``[B, N]``, -1 on padding.
 
     Raises:
         ValueError: if a row's first token is trained or scored.
@@ -162,19 +171,24 @@ def plan_arguments(batch: Batch, plan: Plan) -> tuple["Rows | Segments", np.ndar
             f"batch.mask: rows {np.flatnonzero(wanted[:, 0]).tolist()} train their first token, which nothing "
             f"predicts; set the mask to 0 there"
         )
-    arguments = (
-        _packed_arguments if plan.kind == "packed" else partial(_segment_arguments, plan.segment)
-    )
-    return arguments(batch, np.flatnonzero(wanted))
+    scored = np.flatnonzero(wanted)
+    if plan.kind == "packed":
+        return _packed_arguments(batch, scored)
+    tokens, length = np.asarray(batch.tokens), np.asarray(batch.length)
+    if plan.kind == "reverse_only" and state is not None:
+        levels = levels_of(state, tokens, length)
+    else:
+        levels = find_levels(tokens, length, plan.segment, share=plan.share)
+    return _segment_arguments(plan.segment, levels, batch, scored)
 
 
 def plan_logprobs(
     adapter: Adapter | None,
     policy: Policy,
-    data: "Rows | Segments",
+    data: "Rows | tuple[Segments, ...]",
     temperature: Float[ArrayLike, ""],
     plan: Plan,
-) -> Float[Array, "..."]:
+) -> Float[Array, " P *K"]:
     """Log probabilities at the positions of :func:`plan_arguments`, to be traced and differentiated.
 
     Args:
@@ -185,13 +199,13 @@ def plan_logprobs(
         plan: the one that the arguments were made for.
 
     Returns:
-        Log probabilities shaped as ``data.labels``.
+        Log probabilities in the order of the indices that came with the arguments.
 
     Example:
         >>> logprobs = plan_logprobs(policy.adapter, policy, data, 1.0, Plan())
     """
-    if isinstance(data, Segments):
-        return segment_logprobs(adapter, policy, data, temperature, plan.remat)
+    if not isinstance(data, Rows):
+        return flat(segment_logprobs(adapter, policy, data, temperature, plan.remat))
     block = block_of(data.tokens.shape[1])
     place = (data.tokens, data.positions, data.labels)
     return row_logprobs(adapter, policy, *place, temperature, block=block, remat=plan.remat)
@@ -255,26 +269,48 @@ def _packed_arguments(batch: Batch, trained: np.ndarray) -> tuple[Rows, np.ndarr
 
 
 def _segment_arguments(
-    segment: int, batch: Batch, trained: np.ndarray
-) -> tuple[Segments, np.ndarray]:
-    """Rows cut into segments, and for every scored position its index in the batch (-1 on padding)."""
-    batch_size, size = batch.tokens.shape
-    steps = -(-size // segment)
-    tokens = np.pad(batch.tokens, ((0, 0), (0, steps * segment - size)))
-    tokens = tokens.reshape(batch_size, steps, segment).swapaxes(0, 1)
-    start = np.arange(steps)[:, None] * segment
-    length = np.clip(batch.length[None] - start, 0, segment).astype(np.int32)
+    segment: int, levels: Sequence[Level], batch: Batch, trained: np.ndarray
+) -> tuple[tuple[Segments, ...], np.ndarray]:
+    """Levels of rows cut into segments, and for every scored position its index in the batch (-1 on padding)."""
+    size = batch.tokens.shape[1]
     row, column = np.divmod(trained, size)
-    predictor = column - 1
-    owner = predictor // segment
-    count = _padded(int(np.bincount(owner, minlength=1).max()), batch_size * segment)
-    index = np.full((steps, count), -1)
-    positions = np.zeros(index.shape, np.int32)
-    for t in range(steps):
-        here = np.flatnonzero(owner == t)
-        index[t, : here.size] = trained[here]
-        positions[t, : here.size] = row[here] * segment + predictor[here] % segment
-    return Segments(tokens, length, positions, _pick(index, _labels(batch))), index
+    found, indices = [], []
+    for level in levels:
+        rows = level.row.size
+        longest = int((level.end - level.start).max())
+        steps = -(
+            -(padded_length(max(longest, 1), segment) if len(levels) > 1 else size) // segment
+        )
+        columns = level.start[:, None] + np.arange(steps * segment)
+        tokens = np.where(
+            columns < level.end[:, None],
+            batch.tokens[level.row[:, None], np.minimum(columns, size - 1)],
+            0,
+        )
+        start = level.start + np.arange(steps)[:, None] * segment
+        length = np.clip(level.end - start, 0, segment).astype(np.int32)
+        # A token is scored where the one before it stands.
+        owner, predictor = row // level.fan, column - 1
+        here = (level.start[owner] <= predictor) & (predictor < level.end[owner])
+        owner, place = owner[here], (predictor - level.start[owner])[here]
+        step = place // segment
+        count = _few_counts(int(np.bincount(step, minlength=1).max()), rows * segment)
+        index = np.full((steps, count), -1)
+        positions = np.zeros(index.shape, np.int32)
+        for t in range(steps):
+            now = step == t
+            index[t, : now.sum()] = trained[here][now]
+            positions[t, : now.sum()] = owner[now] * segment + place[now] % segment
+        tokens = tokens.reshape(rows, steps, segment).swapaxes(0, 1)
+        found.append(Segments(tokens, length, positions, _pick(index, _labels(batch))))
+        indices.append(index.reshape(-1))
+    return tuple(found), np.concatenate(indices)
+
+
+def _few_counts(count: int, places: int) -> int:
+    """The number of positions that ``count`` are padded to: a multiple of a quarter of the places, at least one quarter."""
+    quarter = -(-places // 4)
+    return quarter * max(1, -(-count // quarter))
 
 
 @partial(jax.jit, static_argnames=("loss", "plan"))

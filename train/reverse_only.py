@@ -4,6 +4,7 @@ from functools import partial
 
 import jax
 import numpy as np
+from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
@@ -12,7 +13,7 @@ from mintjax.cache import State, check_overflow
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
 from mintjax.train.losses import Loss, LossInputs, masked_sum
-from mintjax.train.segment_scan import Scan, Segments, walk_back
+from mintjax.train.segment_scan import Scan, Segments, flat, walk_back
 
 
 class StaleCacheError(ValueError):
@@ -36,7 +37,7 @@ def check_state(policy: Policy, batch: Batch, state: State) -> None:
             f"state: filled by version {int(state.version)} of the policy, which is at {int(policy.version)} now; take "
             f"the gradient before the update, or with the plan 'segments'"
         )
-    held, wanted = np.asarray(state.length), np.asarray(batch.length)
+    held, wanted = np.asarray(state.position), np.asarray(batch.length)
     if held.shape != wanted.shape:
         raise ValueError(f"state: expected {wanted.size} rows as the batch has, got {held.size}")
     rows = np.flatnonzero(held < wanted)
@@ -50,23 +51,23 @@ def check_state(policy: Policy, batch: Batch, state: State) -> None:
 @partial(jax.jit, static_argnames=("loss", "remat"))
 def reverse_gradients(
     policy: Policy,
-    segments: Segments,
+    levels: tuple[Segments, ...],
     state: State,
     inputs: LossInputs,
     temperature: Float[ArrayLike, ""],
     *,
     loss: Loss,
     remat: bool,
-) -> tuple[Adapter, Float[Array, ""], Float[Array, "T P *K"]]:
+) -> tuple[Adapter, Float[Array, ""], Float[Array, " P *K"]]:
     """The gradient of a loss that is a sum over tokens.
 
     Each segment is run once against the cache, its terms of the loss are computed, and both are pulled back at once.
 
     Args:
         policy: the policy that filled the cache.
-        segments: the streams that are in it.
+        levels: the streams that are in it, level by level as they are there.
         state: the cache.
-        inputs: the loss's constants, shaped as the labels.
+        inputs: the loss's constants, in the order of the labels.
         temperature: what logits are divided by.
         loss: maps each token's log probability to its term, whatever the others are.
         remat: see :func:`mintjax.train.segment_scan.segment_logprobs`.
@@ -75,14 +76,20 @@ def reverse_gradients(
         The gradient of the adapter, the loss, and the log probabilities.
 
     Example:
-        >>> grads, value, logprobs = reverse_gradients(policy, segments, state, inputs, 1.0, loss=Ppo(), remat=False)
+        >>> grads, value, logprobs = reverse_gradients(policy, levels, state, inputs, 1.0, loss=Ppo(), remat=False)
     """
     assert policy.adapter is not None  # gradients() refuses a policy without one
 
-    def cotangent(t, logprobs):
-        here = LossInputs(*(jax.lax.dynamic_index_in_dim(x, t, 0, False) for x in inputs))
+    parts, end = [], 0
+    for segments in levels:
+        start, end = end, end + segments.positions.size
+        parts.append([x[start:end].reshape(segments.labels.shape) for x in inputs])
+
+    def cotangent(level, t, logprobs):
+        here = LossInputs(*(lax.dynamic_index_in_dim(x, t, 0, False) for x in parts[level]))
         return jax.grad(partial(masked_sum, loss), argnums=0)(logprobs, here)
 
-    scan = Scan(policy.adapter, policy, segments, temperature, state)
-    grads, logprobs = walk_back(scan, cotangent, remat)
+    scan = Scan(policy.adapter, policy, levels, temperature, state)
+    grads, scores = walk_back(scan, cotangent, remat)
+    logprobs = flat(scores)
     return grads, masked_sum(loss, logprobs, inputs), logprobs

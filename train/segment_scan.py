@@ -8,9 +8,12 @@ shape. The gradient is exact: slots are written once and never move. (SeCO, arXi
 
 A segment scores the tokens that its own tokens predict, the first of the next segment among them. So nothing but keys
 and values joins two segments.
+
+What several streams begin with is run once. Streams then are the leaves of a tree of levels: each row goes on from a row
+of the level above, sees that row's cache beside its own, and adds to its gradient; that row is walked when all have.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -22,8 +25,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import Adapter, layer_adapter
-from mintjax.attention import Before, attend, attend_backward, block_of
-from mintjax.cache import State, init_state
+from mintjax.attention import attend, attend_backward
+from mintjax.cache import State, fork, init_state
 from mintjax.extension import read, run_segment, slots_of
 from mintjax.models.dense import embed, final_norm
 from mintjax.models.rope import rope_tables
@@ -36,10 +39,13 @@ from mintjax.types import Segment
 class Segments(NamedTuple):
     """B token streams cut into at most T segments, right-padded each; P labels to score a segment.
 
+    As one level of several, a row is what follows a row of the level above: row ``b`` follows row ``b // (B / R)`` of R.
+
     Attributes:
         tokens: ``[T, B, S]``.
         length: ``[T, B]``; trailing segments that are empty in every row cost nothing.
-        positions: ``[T, P]`` places that predict a label, as indices into a segment's flattened ``[B, S]``.
+        positions: ``[T, P]`` places that predict a label, as indices into a segment's flattened ``[B, S]``; a place may
+            predict several, as the last one before streams part does.
         labels: ``[T, P]`` or ``[T, P, K]``, the ids to score there: a stream's next token, or any.
     """
 
@@ -52,38 +58,44 @@ class Segments(NamedTuple):
 def segment_logprobs(
     adapter: Adapter | None,
     policy: Policy,
-    segments: Segments,
+    levels: tuple[Segments, ...],
     temperature: Float[ArrayLike, ""],
     remat: bool,
-) -> Float[Array, "T P *K"]:
+) -> tuple[Float[Array, "_ _ *K"], ...]:
     """Log probabilities of labels, each given a place in a segmented stream and all tokens before it in its row.
 
     Args:
         adapter: what the result is differentiated by; it takes the place of ``policy.adapter``.
         policy: the model.
-        segments: the streams; their edges carry no meaning.
+        levels: the streams, or what they share and then what follows it; edges of segments and levels carry no
+            meaning.
         temperature: what logits are divided by.
         remat: in the backward pass keep each layer's input alone, and run every layer of a segment once more.
 
     Returns:
-        One log probability a label; 0 in trailing empty segments.
+        For each level one log probability a label; 0 in trailing empty segments.
 
     Example:
-        >>> logprobs = segment_logprobs(policy.adapter, policy, segments, 1.0, False)
+        >>> (logprobs,) = segment_logprobs(policy.adapter, policy, (segments,), 1.0, False)
     """
-    return _segment_logprobs(adapter, policy, segments, temperature, remat)
+    return _segment_logprobs(adapter, policy, levels, temperature, remat)
 
 
-# What flows to a segment's log probabilities, given the segment's number and themselves.
-Cotangent = Callable[[Array, Array], Array]
+def flat(levels: Sequence[Float[Array, "_ _ *K"]]) -> Float[Array, " P *K"]:
+    """The labels' numbers of all levels and segments, one after the other."""
+    return jnp.concatenate([x.reshape(-1, *x.shape[2:]) for x in levels])
+
+
+# What flows to a segment's log probabilities, given its level, its number there and themselves.
+Cotangent = Callable[[int, Array, Array], Array]
 
 
 class Scan(NamedTuple):
-    """What the backward pass walks over: the arguments, and the finished cache."""
+    """What the backward pass walks over: the arguments, and the finished cache, whose prefixes are the upper levels."""
 
     adapter: Adapter
     policy: Policy
-    segments: Segments
+    levels: tuple[Segments, ...]
     temperature: Float[ArrayLike, ""]
     state: State
 
@@ -104,30 +116,53 @@ def _score(policy: Policy, segment: Segments, hidden: Array, temperature):
     return token_logprobs(policy, predictors, segment.labels, temperature)
 
 
-def _forward(adapter, policy, segments, temperature, remat):
+def _forward(adapter, policy, levels, temperature, remat):
     del remat
     policy = policy.replace(adapter=adapter)
+    state: State | None = None
+    scores = []
+    for segments in levels:
+        state, logprobs = _run_level(policy, segments, temperature, state)
+        scores.append(logprobs)
+    assert state is not None  # there is a level
+    return tuple(scores), Scan(adapter, policy, levels, temperature, state)
+
+
+def _run_level(
+    policy: Policy, segments: Segments, temperature, prefix: State | None
+) -> tuple[State, Array]:
+    """The cache of one level, filled, and its log probabilities."""
     steps, batch, size = segments.tokens.shape
+    if prefix is None:
+        state = init_state(policy, batch, steps * size)
+    else:
+        state = fork(prefix, batch // prefix.length.size, steps * size)
 
     def step(t, carry):
         state, logprobs = carry
         segment = _at(segments, t)
-        hidden, state = run_segment(policy, Segment(segment.tokens, segment.length), state)
+        # The prefix stays outside of what the loop carries, since it does not change.
+        state = state.replace(prefix=prefix)
+        tokens = Segment(segment.tokens, segment.length)
+        hidden, state = run_segment(policy, tokens, state, first=steps == 1)
         scores = _score(policy, segment, hidden, temperature)
-        return state, lax.dynamic_update_index_in_dim(logprobs, scores, t, 0)
+        logprobs = lax.dynamic_update_index_in_dim(logprobs, scores, t, 0)
+        return state.replace(prefix=None), logprobs
 
-    state = init_state(policy, batch, steps * size)
     logprobs = jnp.zeros(segments.labels.shape, state.hidden.dtype)
-    state, logprobs = lax.fori_loop(0, count(segments), step, (state, logprobs))
-    return logprobs, Scan(adapter, policy, segments, temperature, state)
+    carry = state.replace(prefix=None), logprobs
+    state, logprobs = lax.fori_loop(0, count(segments), step, carry)
+    return state.replace(prefix=prefix), logprobs
 
 
 class _Walk(NamedTuple):
-    """What the backward pass carries from a segment to the one before it."""
+    """What the backward pass carries from a segment to the one before it.
+
+    ``caches`` holds what flows to each level's cache: a layer's keys and values, for all layers.
+    """
 
     adapter: Adapter
-    keys: tuple[Array, ...]
-    values: tuple[Array, ...]
+    caches: tuple[tuple[tuple[Array, Array], ...], ...]
     logprobs: Float[Array, "T P *K"]
 
 
@@ -135,56 +170,71 @@ def walk_back(
     scan: Scan,
     cotangent: Cotangent,
     remat: bool,
-) -> tuple[Adapter, Float[Array, "T P *K"]]:
-    """Walks a finished cache from its last segment to its first.
+) -> tuple[Adapter, tuple[Float[Array, "_ _ *K"], ...]]:
+    """Walks a finished cache from its last segment to its first, level by level.
 
     Args:
         scan: what to walk over.
-        cotangent: what flows to the log probabilities of a segment, given its number and themselves.
+        cotangent: what flows to the log probabilities of a segment, given its level, its number and themselves.
         remat: see :func:`segment_logprobs`.
 
     Returns:
-        The gradient of the adapter, and the log probabilities, which the walk computes anyway.
+        The gradient of the adapter, and the log probabilities of each level, which the walk computes anyway.
 
     Example:
-        >>> grads, logprobs = walk_back(scan, lambda t, scores: cotangents[t], remat=False)
+        >>> grads, logprobs = walk_back(scan, lambda level, t, scores: cotangents[level][t], remat=False)
     """
-    state, segments = scan.state, scan.segments
-    dtype = state.hidden.dtype
-    steps = count(segments)
-    length = jnp.asarray(segments.length)
-    starts = jnp.cumsum(length, 0) - length
-
-    def step(i, walk):
-        t = steps - 1 - i
-        return _segment_backward(scan, t, _at(starts, t), cotangent, walk, remat)
-
+    dtype = scan.state.hidden.dtype
+    states = _lineage(scan.state)
     zeros = partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, dtype)))
-    logprobs = jnp.zeros(segments.labels.shape, dtype)
-    walk = _Walk(zeros(scan.adapter), zeros(state.keys), zeros(state.values), logprobs)
-    walk = lax.fori_loop(0, steps, step, walk)
-    return walk.adapter, walk.logprobs
+    adapter = zeros(scan.adapter)
+    caches = tuple(zeros(tuple(zip(state.keys, state.values, strict=True))) for state in states)
+    found = []
+    for level in reversed(range(len(states))):
+        segments = scan.levels[level]
+        steps = count(segments)
+        length = jnp.asarray(segments.length)
+        starts = jnp.cumsum(length, 0) - length
+
+        def step(i, walk, level=level, steps=steps, starts=starts):
+            t = steps - 1 - i
+            own = states[level].replace(length=_at(starts, t))
+            return _segment_backward(scan, level, t, own, cotangent, walk, remat)
+
+        walk = _Walk(adapter, caches, jnp.zeros(segments.labels.shape, dtype))
+        # All that flows to this level's cache has arrived once it is walked.
+        adapter, (*caches, _), logprobs = lax.fori_loop(0, steps, step, walk)
+        caches = tuple(caches)
+        found.append(logprobs)
+    return adapter, tuple(reversed(found))
 
 
-def _backward(remat, scan: Scan, cotangents: Float[Array, "T P *K"]):
-    grads, _ = walk_back(scan, lambda t, _: _at(cotangents, t), remat)
+def _lineage(state: State) -> list[State]:
+    """A state's prefixes, the first one first, and itself."""
+    return [*(() if state.prefix is None else _lineage(state.prefix)), state]
+
+
+def _backward(remat, scan: Scan, cotangents: tuple[Float[Array, "_ _ *K"], ...]):
+    grads, _ = walk_back(scan, lambda level, t, _: _at(cotangents[level], t), remat)
     return grads, None, None, None
 
 
 def _segment_backward(
     scan: Scan,
+    level: int,
     t: Int[Array, ""],
-    start: Int[Array, " B"],
+    state: State,
     cotangent: Cotangent,
     walk: _Walk,
     remat: bool,
 ) -> _Walk:
-    """Runs one segment again and adds what its gradient is to the walk."""
-    adapter, policy, state = scan.adapter, scan.policy.replace(adapter=None), scan.state
-    segment = _at(scan.segments, t)
-    size, block = segment.tokens.shape[1], block_of(state.capacity)
-    rope = rope_tables(policy.config, start[:, None] + jnp.arange(size))
-    slots = slots_of(start, jnp.asarray(segment.length), size, state.capacity)
+    """Runs one segment again, after a level's cache as it was before it, and adds its gradient to the walk."""
+    adapter, policy = scan.adapter, scan.policy.replace(adapter=None)
+    segment = _at(scan.levels[level], t)
+    size = segment.tokens.shape[1]
+    alone = len(scan.levels[level].tokens) == 1  # no segment stands before it in its level
+    rope = rope_tables(policy.config, state.position[:, None] + jnp.arange(size))
+    slots = slots_of(state.length, jnp.asarray(segment.length), size, state.capacity)
 
     def layer(i: int, residual: Array):
         """Layer ``i``, and the function that pulls a cotangent back through it."""
@@ -192,24 +242,27 @@ def _segment_backward(
             start_layer(policy, i, rope), layer_adapter(adapter, i), residual
         )
         q, k, v = q_k_v
-        before = Before(state.keys[i], state.values[i], start)
-        attended = attend(q, k, v, before, block=block)
+        spans = state.spans(i)
+        if alone:
+            spans = spans[:-1]
+        attended = attend(q, k, v, spans)
         residual, pull_end = jax.vjp(
             end_layer(policy, i), layer_adapter(adapter, i), residual, attended.out
         )
 
-        def pull(cotangent: Array, d_keys: Array, d_values: Array):
+        def pull(cotangent: Array, d_spans: list[tuple[Array, Array]]):
             d_end, d_residual, d_out = pull_end(cotangent)
-            grads = attend_backward(q, k, v, before, attended, d_out, d_keys, d_values, block=block)
+            grads = attend_backward(q, k, v, spans, attended, d_out, d_spans[: len(spans)])
+            d_spans = [*grads.spans, *d_spans[len(spans) :]]
             # Every later segment has added to the slots of this one by now. They are read where the attention has
             # left them, though it has not touched them: read before it, the buffers would be copied at every step.
-            assert grads.keys is not None and grads.values is not None  # given, so returned
-            d_k, d_v = grads.k + read(grads.keys, slots), grads.v + read(grads.values, slots)
+            d_keys, d_values = d_spans[-1]
+            d_k, d_v = grads.k + read(d_keys, slots), grads.v + read(d_values, slots)
             d_q_k_v = tuple(
                 d.astype(x.dtype) for d, x in zip((grads.q, d_k, d_v), q_k_v, strict=True)
             )
             d_start, more = pull_start(d_q_k_v)
-            return add_trees(d_end, d_start), d_residual + more, grads.keys, grads.values
+            return add_trees(d_end, d_start), d_residual + more, d_spans
 
         return residual, pull
 
@@ -224,20 +277,18 @@ def _segment_backward(
         return _score(policy.replace(adapter=adapter), segment, final, scan.temperature)
 
     scores, pull_finish = jax.vjp(finish, adapter, residuals[-1])
-    d_adapter, d_residual = pull_finish(cotangent(t, scores))
-    d_layers, d_keys, d_values = [], [], []
+    d_adapter, d_residual = pull_finish(cotangent(level, t, scores))
+    d_layers, d_caches = [], []
     for i in reversed(range(policy.config.num_layers)):
         pull = layer(i, after(residuals[i], d_residual))[1] if remat else pulls[i]
-        d_layer, d_residual, keys, values = pull(d_residual, walk.keys[i], walk.values[i])
+        d_layer, d_residual, d_spans = pull(d_residual, [cache[i] for cache in walk.caches])
         d_layers.append(d_layer)
-        d_keys.append(keys)
-        d_values.append(values)
+        d_caches.append(d_spans)
     # The head's share is in d_adapter already; its layers are zeros so far.
     d_adapter = d_adapter | {"layers": tuple(reversed(d_layers))}
     return _Walk(
         add_trees(walk.adapter, d_adapter),
-        tuple(reversed(d_keys)),
-        tuple(reversed(d_values)),
+        tuple(zip(*reversed(d_caches), strict=True)),
         lax.dynamic_update_index_in_dim(walk.logprobs, scores, t, 0),
     )
 

@@ -125,7 +125,7 @@ def turn_gradient(policy, batch):
     coefficient = jnp.where(index >= 0, (batch.advantages * batch.mask).reshape(-1)[index], 0)
 
     def total(adapter):
-        scored = segment_logprobs(adapter, policy, segments, batch.temperature, False)
+        (scored,) = segment_logprobs(adapter, policy, (segments,), batch.temperature, False)
         return -jnp.sum(coefficient * jnp.where(coefficient != 0, scored, 0))
 
     return jax.jit(jax.value_and_grad(total))(policy.adapter)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mintjax.train.gradients import Plan, _gradients, _packed_arguments, _segment_arguments
+from mintjax.train.gradients import Plan, _gradients, plan_arguments
 from mintjax.train.losses import LossInputs, Ppo
 from tests.tiny import CONFIG, random_batch, tiny_policy
 
@@ -15,7 +15,7 @@ SLACK = 1.1  # of the bytes that the formula says
 def temp_bytes_per_token(plan):
     config = replace(CONFIG, num_layers=6, intermediate_size=128)
     policy, batch = tiny_policy(config=config), random_batch([256], 256)
-    rows, index = _packed_arguments(batch, np.flatnonzero(batch.mask))
+    rows, index = plan_arguments(batch, plan)
     zeros = np.zeros(index.shape, np.float32)
     inputs = LossInputs(zeros, zeros, zeros, zeros)
     lowered = _gradients.lower(policy, rows, inputs, batch.temperature, loss=Ppo(), plan=plan)
@@ -31,12 +31,11 @@ def test_remat_lowers_memory_a_token():
 
 def segment_scan_temp(policy, size):
     batch = random_batch([size], size)
-    segments, index = _segment_arguments(64, batch, np.flatnonzero(batch.mask))
+    plan = Plan("segments", segment=64)
+    levels, index = plan_arguments(batch, plan)
     zeros = np.zeros(index.shape, np.float32)
     inputs = LossInputs(zeros, zeros, zeros, zeros)
-    lowered = _gradients.lower(
-        policy, segments, inputs, batch.temperature, loss=Ppo(), plan=Plan("segments", 64)
-    )
+    lowered = _gradients.lower(policy, levels, inputs, batch.temperature, loss=Ppo(), plan=plan)
     return lowered.compile().memory_analysis().temp_size_in_bytes
 
 
