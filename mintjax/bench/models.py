@@ -1,6 +1,6 @@
 """Models of random weights and episodes of random tokens, of the sizes that are measured."""
 
-import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import numpy as np
 
 from mintjax.adapters import LoraConfig, init_adapter
 from mintjax.models.config import ModelConfig
-from mintjax.models.dense import init_weights
+from mintjax.models.dense import weight_shapes
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
 
@@ -54,22 +54,24 @@ FIRST, OBSERVED, SAMPLED = (
 )  # tokens: a conversation's first, then what a turn brings and what it says
 
 
-@functools.lru_cache(maxsize=1)  # drawing it compiles
 def random_policy(config: ModelConfig, *, rank: int = 8) -> Policy:
-    """An untrained model in float32, with a fresh adapter on all linears of its layers.
+    """A model of random weights in float32, with an adapter on all linears of its layers.
 
     Example:
         >>> policy = random_policy(SMALL)
     """
     lora = LoraConfig(rank=rank, alpha=2.0 * rank)
-    base_key, adapter_key = jax.random.split(jax.random.key(0))
-    return Policy(
-        config,
-        lora,
-        init_weights(config, base_key),
-        init_adapter(config, lora, adapter_key),
-        jnp.int32(0),
-    )
+    rng = np.random.default_rng(0)
+
+    # Drawn by numpy: compiling a draw for each of a large model's weights takes longer than most benchmarks.
+    def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        if leaf.ndim == 1:  # a norm
+            return jnp.ones(leaf.shape)
+        return jnp.asarray(rng.standard_normal(leaf.shape, np.float32) * leaf.shape[1] ** -0.5)
+
+    adapter = jax.eval_shape(partial(init_adapter, config, lora), jax.random.key(0))
+    base, adapter = jax.tree.map(draw, (weight_shapes(config), adapter))
+    return Policy(config, lora, base, adapter, jnp.int32(0))
 
 
 def random_tokens(config: ModelConfig, *shape: int) -> np.ndarray:

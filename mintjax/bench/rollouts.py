@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jaxtyping import Int32
 
 from mintjax.bench.clock import interleaved
 from mintjax.bench.models import (
@@ -25,7 +24,7 @@ from mintjax.models.config import ModelConfig
 from mintjax.policy import Policy
 from mintjax.types import Segment
 
-Turns = list[Int32[np.ndarray, "B n"]]
+Turns = list[np.ndarray]  # ids of each turn, [B, n]
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,16 @@ class Figures(NamedTuple):
     unit: str
     details: dict[str, Any]
 
+    def row(self, name: str) -> "Row":
+        """The figures by name, with what the machine was.
+
+        Example:
+            >>> print(time_ratio(*interleaved(ours, other, runs=9)).row("step").as_json())
+        """
+        median, low, high = self.ratio
+        details = self.details | machine()
+        return Row(name, self.ours, self.other, median, (low, high), self.unit, details)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -97,10 +107,8 @@ class Benchmark:
             >>> BENCHMARKS["segments_vs_packed_time"].run(9).ratio
         """
         size = self.size if size is None else size
-        ours, other, found, unit, details = self.measure(size, runs)
-        circumstances = {"size": _described(size), **machine()}
-        spread = (found.low, found.high)
-        return Row(self.name, ours, other, found.median, spread, unit, details | circumstances)
+        figures = self.measure(size, runs)
+        return figures._replace(details=figures.details | {"size": _described(size)}).row(self.name)
 
 
 def time_ratio(ours: Timed, other: Timed, **details: Any) -> Figures:

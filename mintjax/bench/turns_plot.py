@@ -73,9 +73,6 @@ def draw(points: Sequence[Point], path: Path) -> None:
         points: at least one.
         path: the picture; its ending says which format.
 
-    Raises:
-        ValueError: if the ending names no format that matplotlib writes.
-
     Example:
         >>> draw([measure(turns, runs=9) for turns in TURNS], Path("turns.png"))
     """

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from mintjax.bench.rows import Benchmark, Row
 
+_WIDTH = 120
+_PICTURES = (".png", ".svg", ".pdf")
+
 
 def bench(arguments: Sequence[str]) -> int:
     """Run ``mintjax bench``.
@@ -69,12 +72,9 @@ def _show(rows: "Iterable[Row]") -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    table.add_column("benchmark")
-    for heading in ("ours", "other"):
-        table.add_column(heading, justify="right")
-    table.add_column("unit")
-    for heading in ("ratio", "90 % interval", "in CPU seconds"):
-        table.add_column(heading, justify="right")
+    table.add_column("benchmark", overflow="fold")
+    for heading in ("ours", "other", "unit", "ratio", "90 % interval", "CPU ratio"):
+        table.add_column(heading, justify="left" if heading == "unit" else "right")
     for row in rows:
         cpu = row.details.get("cpu_ratio")
         table.add_row(
@@ -87,7 +87,8 @@ def _show(rows: "Iterable[Row]") -> None:
             "" if cpu is None else f"{cpu:.3f}",
         )
     console = Console(highlight=False)
-    console.print(table, soft_wrap=not console.is_terminal)
+    # What is no terminal has no width to fold names to.
+    console.print(table, width=None if console.is_terminal else _WIDTH)
 
 
 def _list(benchmarks: "Iterable[Benchmark]") -> None:
@@ -126,9 +127,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--plot",
-        type=Path,
+        type=_picture,
         metavar="FILE",
-        help="draw time and memory against turns; without a NAME, measure nothing else",
+        help="draw time and memory against turns (.png, .svg, .pdf); without a NAME, measure nothing else",
     )
     parser.add_argument("--list", action="store_true", help="name the benchmarks and stop")
     return parser
@@ -139,3 +140,12 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text!r}")
     return int(text)
+
+
+def _picture(text: str) -> Path:
+    """Return the path of a picture, in a format that is sure to be written after minutes of measuring."""
+    if Path(text).suffix not in _PICTURES:
+        raise argparse.ArgumentTypeError(
+            f"expected a file name that ends in {', '.join(_PICTURES)}, got {text!r}"
+        )
+    return Path(text)
