@@ -118,7 +118,9 @@ def temporary(policy: Policy, batch: Batch, plan: Plan, state: State | None = No
         >>> temporary(policy, batch, Plan("segments"))
     """
     compiled = lower_gradients(policy, batch, Ppo(), plan, state).compile()
-    return compiled.memory_analysis().temp_size_in_bytes
+    analysis = compiled.memory_analysis()
+    assert analysis is not None  # the compilers of CPU, GPU and TPU all give it
+    return analysis.temp_size_in_bytes
 
 
 def peak_of_plan(size: EpisodeSize, plan: Plan) -> Peak | None:

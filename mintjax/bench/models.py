@@ -103,5 +103,5 @@ def random_batch(config: ModelConfig, rows: int, tokens: int) -> Batch:
         advantages=advantages,
         logprobs=-mask * np.float32(np.log(config.vocab_size)),
         weights=advantages,
-        temperature=np.float32(1),
+        temperature=np.ones((), np.float32),
     )

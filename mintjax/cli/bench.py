@@ -86,9 +86,9 @@ def _show(rows: "Iterable[Row]") -> None:
             "{:.3f} .. {:.3f}".format(*row.spread),
             "" if cpu is None else f"{cpu:.3f}",
         )
-    console = Console(highlight=False)
     # What is no terminal has no width to fold names to.
-    console.print(table, width=None if console.is_terminal else _WIDTH)
+    width = None if sys.stdout.isatty() else _WIDTH
+    Console(highlight=False, width=width).print(table)
 
 
 def _list(benchmarks: "Iterable[Benchmark]") -> None:
