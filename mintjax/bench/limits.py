@@ -25,7 +25,7 @@ from mintjax.train.optimizer import init_train_state, make_optimizer, update
 
 @dataclass(frozen=True)
 class DecodeSize:
-    """A model, the batches to decode, the tokens in each row's cache before, tokens to sample, and GiB to sum."""
+    """A model, the batches to decode, the tokens in each row's cache before, tokens to sample, and bytes to sum."""
 
     model: ModelConfig
     rows: tuple[int, ...] = (1, 8)
@@ -89,7 +89,7 @@ def bytes_of_step(policy: Policy, rows: int, length: int) -> int:
     config, base = policy.config, policy.base
     read = base if config.tied_head else {k: v for k, v in base.items() if k != "embed"}
     weights = sum(x.nbytes for x in jax.tree.leaves((read, policy.adapter)))
-    width = base["layers"][0]["k"].dtype.itemsize
+    width = base["embed"].dtype.itemsize
     cache = 2 * config.num_layers * config.num_kv_heads * config.head_dim * width
     return weights + rows * length * cache
 
@@ -116,8 +116,9 @@ def operations_of_step(policy: Policy, batch: Batch) -> int:
 def _decoding(policy: Policy, size: DecodeSize, rows: int) -> Callable[[], State]:
     """A function that samples after the same number of tokens at every call, in the same memory."""
     state = init_state(policy, rows, bucket(size.context + size.sampled))
-    # Any numbers do: how long a step takes does not depend on them.
+    # Any numbers do, since a step takes as long whatever they are; but untouched zeros may all be one page of memory.
     state = jax.tree.map(partial(jnp.full_like, fill_value=0.01), state)
+    state = state.replace(overflow=jnp.zeros(rows, bool))
     keys = jax.random.split(jax.random.key(0), rows)
     params = DecodeParams(
         temperature=jnp.float32(1),
