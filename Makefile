@@ -30,6 +30,7 @@ format: $(VENV)/develop.stamp
 	$(BIN)/ruff check --fix
 
 bench: $(VENV)/develop.stamp
+	@$(BIN)/mintjax bench --json
 	@set -e; for bench in $(BENCHES); do $(BIN)/python -m tests.bench.$$bench; done
 
 clean:

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from tests.assets import vocabulary
 from tests.families import FAMILIES
 
-VERSIONS = {"renderers": "0.1.12", "tinker-cookbook": "0.6.1"}
+VERSIONS = {"renderers": "0.1.12", "skyrl": "0.3.0", "tinker-cookbook": "0.6.1"}
 Write = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], list[int]]
 
 # Our names, and the configuration that makes `renderers` write the same format. Its gpt-oss fetches a

@@ -14,6 +14,8 @@ VIOLATIONS = {
         "mintjax/types/datum.py": "import mintjax.renderers",
         "mintjax/train/losses.py": "from mintjax import cli",
         "mintjax/train/optimizer.py": "from mintjax import client",
+        "mintjax/train/plots.py": "from mintjax import bench",
+        "mintjax/bench/__init__.py": "from mintjax import cli",
         "mintjax/cli/main.py": "from mintjax import client",
         "mintjax/renderers/__init__.py": "import mintjax.models.config",
         "mintjax/unplaced.py": "",

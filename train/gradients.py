@@ -135,6 +135,33 @@ def evaluate(policy: Policy, batch: Batch, loss: Loss, plan: Plan = Plan()) -> G
     return GradientMetrics(value, _lay_back(batch, index, scored))
 
 
+def lower_gradients(
+    policy: Policy, batch: Batch, loss: Loss, plan: Plan = Plan(), state: State | None = None
+) -> jax.stages.Lowered:
+    """The program that :func:`gradients` runs, not compiled yet: it tells what a gradient will cost.
+
+    Args:
+        policy: as for :func:`gradients`; so the others.
+        batch: what to take the gradient over.
+        loss: terms to sum.
+        plan: how to compute it.
+        state: for the plan ``"reverse_only"``.
+
+    Returns:
+        What ``jax.jit(...).lower(...)`` returns.
+
+    Example:
+        >>> lower_gradients(policy, batch, Ppo()).compile().memory_analysis().temp_size_in_bytes
+    """
+    data, index = plan_arguments(batch, plan)
+    inputs = _loss_inputs(batch, index)
+    if plan.kind == "reverse_only":
+        return reverse_gradients.lower(
+            policy, data, state, inputs, batch.temperature, loss=loss, remat=plan.remat
+        )
+    return _gradients.lower(policy, data, inputs, batch.temperature, loss=loss, plan=plan)
+
+
 @partial(jax.jit, donate_argnames="total")
 def add_gradients(total: Adapter, more: Adapter) -> Adapter:
     """The sum of two gradients; the memory of ``total`` is reused, so it cannot be used again.

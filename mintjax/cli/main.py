@@ -9,15 +9,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import mintjax
+from mintjax.cli.bench import bench
 from mintjax.cli.render import render
 from mintjax.cli.train import train
 
-_COMMANDS = {"render": render, "train": train}
+_COMMANDS = {"bench": bench, "render": render, "train": train}
 _DESCRIPTION = """commands:
   train CONFIG.yaml [field=value | --field value]... [--overwrite]
                  train a policy in an environment; see mintjax train --help
   render CONVERSATION.json --renderer NAME [--html PAGE.html]
                  show a conversation token by token; see mintjax render --help
+  bench [NAME]... [--json] [--runs N] [--plot FILE.png]
+                 measure on this machine; see mintjax bench --help
 """
 
 

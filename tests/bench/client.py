@@ -2,25 +2,27 @@
 
 import dataclasses
 import tempfile
-import time
 
 import jax
 import numpy as np
 
 from mintjax import ServiceClient
 from mintjax.adapters import LoraConfig
+from mintjax.bench.clock import interleaved
+from mintjax.bench.models import SMALL, random_policy
+from mintjax.bench.rows import speed_up, time_ratio
 from mintjax.client import BaseModel
 from mintjax.client.datums import lay_out, loss_call
 from mintjax.train.gradients import gradients
 from mintjax.train.losses import Ppo
 from mintjax.train.optimizer import AdamSettings, adjusted_update, init_adjustable
 from mintjax.types import AdamParams, Datum, ModelInput, SamplingParams
-from tests.bench._shared import CONFIG, bench_policy, paired, report
 from tests.tiny import CONFIG as TINY
 from tests.tiny import tiny_policy, tiny_tokenizer
 
 ROWS, TOKENS, CALLS = 8, 64, 20
 TURNS, NEW, REPLY = 8, 64, 8
+RUNS = 5
 
 
 def training(service: ServiceClient) -> None:
@@ -54,41 +56,40 @@ def training(service: ServiceClient) -> None:
             client.optim_step(AdamParams()).result()
             loss.result()
 
-    times = paired(called, core)
-    added = 1000 * (times["first_s"] - times["second_s"]) / CALLS / 2
-    report("client_training", rows=ROWS, tokens=TOKENS, added_ms_a_call=round(added, 3), **times)
+    ours, bare = interleaved(called, core, runs=RUNS)
+    added = 1000 * (ours.seconds - bare.seconds) / CALLS / 2
+    figures = time_ratio(ours, bare, rows=ROWS, tokens=TOKENS, added_ms_a_call=added)
+    print(figures.row("client_training").as_json())
 
 
 def conversation(service: ServiceClient) -> None:
     """Eight turns whose prompts repeat all before them: a client without caches against one with them."""
     rng = np.random.default_rng(0)
-    turns = [rng.integers(0, CONFIG.vocab_size, NEW).tolist() for _ in range(TURNS)]
+    turns = [rng.integers(0, SMALL.vocab_size, NEW).tolist() for _ in range(TURNS)]
     params = SamplingParams(max_tokens=REPLY, temperature=0, stop=[])
 
-    def talk(clients) -> float:
+    def talk(clients) -> None:
         client = clients.create_sampling_client(base_model="bench").result()
         prompt: list[int] = []
-        start = time.perf_counter()
         for new in turns:
             prompt = prompt + new
             reply = client.sample(ModelInput.from_ints(prompt), 1, params).result()
             prompt = prompt + reply.sequences[0].tokens
-        seconds = time.perf_counter() - start
-        figures[clients] = client.stats().prefilled
-        return seconds
+        prefilled[clients] = client.stats().prefilled
 
-    figures: dict[ServiceClient, int] = {}
+    prefilled: dict[ServiceClient, int] = {}
     with ServiceClient(models=service._session.models, cache_bytes=0) as forgetful:
-        times = paired(lambda: talk(forgetful), lambda: talk(service))
-        report(
-            "client_prefix_reuse",
+        ours, other = interleaved(lambda: talk(service), lambda: talk(forgetful), runs=RUNS)
+        figures = speed_up(
+            ours,
+            other,
             turns=TURNS,
             new_tokens=NEW,
             reply_tokens=REPLY,
-            prefilled_without=figures[forgetful],
-            prefilled_with=figures[service],
-            **times,
+            prefilled=prefilled[service],
+            prefilled_without=prefilled[forgetful],
         )
+        print(figures.row("client_prefix_reuse").as_json())
 
 
 def main() -> None:
@@ -97,7 +98,7 @@ def main() -> None:
     lora = LoraConfig(rank=3, alpha=6.0, train_unembed=True)
     models = {
         "tiny": BaseModel(tiny_policy(config=small, lora=lora), tiny_tokenizer()),
-        "bench": BaseModel(bench_policy(), tiny_tokenizer()),
+        "bench": BaseModel(random_policy(SMALL), tiny_tokenizer()),
     }
     with tempfile.TemporaryDirectory() as home, ServiceClient(home=home, models=models) as service:
         training(service)

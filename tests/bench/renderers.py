@@ -5,10 +5,11 @@ The other packages' rows are printed where they are installed, see `tests/peers.
 
 from random import Random
 
+from mintjax.bench.clock import interleaved
+from mintjax.bench.rows import speed_up, time_ratio
 from mintjax.renderers import Rendered, Renderer, get_renderer
 from tests import peers
 from tests.assets import vocabulary
-from tests.bench._shared import paired, report
 
 NEWS = [{"role": "user", "content": "And what of the other one? Give the number alone."}]
 SHORT, LONG = 1_000, 100_000
@@ -75,12 +76,9 @@ def turn_after_a_long_conversation(renderer: Renderer, talks: dict[int, Rendered
     long, short = (
         repeated(renderer.render, NEWS, extend=talks[tokens]) for tokens in (LONG, SHORT)
     )
-    report(
-        "renderers_turn",
-        prior_tokens=[LONG, SHORT],
-        repeats=REPEATS,
-        **paired(long, short, runs=15),
-    )
+    times = interleaved(long, short, runs=15)
+    figures = time_ratio(*times, prior_tokens=[LONG, SHORT], repeats=REPEATS)
+    print(figures.row("renderers_turn").as_json())
 
 
 def turn_beside_a_bridge(renderer: Renderer, talk: Rendered) -> None:
@@ -92,30 +90,23 @@ def turn_beside_a_bridge(renderer: Renderer, talk: Rendered) -> None:
     bridge = package.create_renderer(peers.tokenizer("qwen3"), config).bridge_to_next_turn
     theirs = bridge(prompt, reply, NEWS).token_ids
     assert list(theirs) == [*prompt, *reply, *renderer.render(NEWS, extend=talk)]
-    report(
-        "renderers_bridge",
-        peer="renderers 0.1.12",
-        prior_tokens=LONG,
-        repeats=REPEATS,
-        **paired(
-            repeated(bridge, prompt, reply, NEWS),
-            repeated(renderer.render, NEWS, extend=talk),
-            runs=15,
-        ),
+    times = interleaved(
+        repeated(renderer.render, NEWS, extend=talk),
+        repeated(bridge, prompt, reply, NEWS),
+        runs=15,
     )
+    figures = speed_up(*times, peer="renderers 0.1.12", prior_tokens=LONG, repeats=REPEATS)
+    print(figures.row("renderers_bridge").as_json())
 
 
 def whole_conversation(renderer: Renderer, peer: str, write) -> None:
     """A whole conversation: a peer over ours."""
     messages = conversation(turns=20)
     assert list(write(messages)) == list(renderer.render(messages))
-    report(
-        "renderers_whole",
-        peer=peer,
-        tokens=len(renderer.render(messages)),
-        repeats=REPEATS,
-        **paired(repeated(write, messages), repeated(renderer.render, messages), runs=9),
-    )
+    times = interleaved(repeated(renderer.render, messages), repeated(write, messages), runs=9)
+    tokens = len(renderer.render(messages))
+    figures = speed_up(*times, peer=peer, tokens=tokens, repeats=REPEATS)
+    print(figures.row("renderers_whole").as_json())
 
 
 def main() -> None:

@@ -1,0 +1,53 @@
+"""A group's common prompt: run once for all of its episodes, against once for each."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from mintjax.bench.clock import interleaved
+from mintjax.bench.models import SMALL, random_policy, random_tokens
+from mintjax.bench.rows import Benchmark, Figures, speed_up
+from mintjax.cache import State, bucket, init_state, take_rows
+from mintjax.extension import extend
+from mintjax.models.config import ModelConfig
+from mintjax.policy import Policy
+from mintjax.types import Segment
+
+
+@dataclass(frozen=True)
+class GroupSize:
+    """A model, the episodes of a group, the tokens of their prompt, and those that each then has room for."""
+
+    model: ModelConfig
+    group: int = 8
+    prompt: int = 512
+    completion: int = 64
+
+
+def sharing_prefill(size: GroupSize, runs: int) -> Figures:
+    """Prefilling the prompt in every row, over prefilling it once and copying its cache to the rows."""
+    policy = random_policy(size.model)
+    prompt = random_tokens(size.model, 1, size.prompt)
+    capacity = bucket(size.prompt + size.completion)
+    every = np.repeat(prompt, size.group, axis=0)
+
+    def once() -> State:
+        return take_rows(_prefilled(policy, prompt, capacity), np.zeros(size.group, np.int32))
+
+    return speed_up(*interleaved(once, lambda: _prefilled(policy, every, capacity), runs=runs))
+
+
+def _prefilled(policy: Policy, prompts: np.ndarray, capacity: int) -> State:
+    rows, length = prompts.shape
+    segment = Segment(prompts, np.full(rows, length, np.int32))
+    return extend(policy, segment, init_state(policy, rows, capacity), donate=True)
+
+
+BENCHMARKS = (
+    Benchmark(
+        "group_sharing_prefill",
+        "prompt of a group of 8, run for every episode / run once and its cache copied: time",
+        sharing_prefill,
+        GroupSize(SMALL),
+    ),
+)
