@@ -132,11 +132,11 @@ def _shared(tokens: np.ndarray, length: np.ndarray, fan: int) -> np.ndarray:
     size = tokens.shape[1]
     blocks = tokens.reshape(-1, fan, size)
     real = np.arange(size) < length.reshape(-1, fan, 1)
-    some: np.ndarray = np.greater(length.reshape(-1, fan), 0)
+    some = np.greater(length.reshape(-1, fan), 0)
     first = np.expand_dims(some.argmax(1), (1, 2))
     same = np.equal(blocks, np.take_along_axis(blocks, first, 1)) & real
     same = np.where(np.expand_dims(some, 2), same, True)
-    shared = np.cumprod(same.all(1) & some.any(1)[:, None], axis=1).sum(1)
+    shared = np.cumprod(same.all(1) & some.any(1, keepdims=True), axis=1).sum(1)
     together = some.sum(1) > 1
     most = shared[together].max(initial=0)
     shared = np.where(together, shared, np.minimum(shared, most))
@@ -145,7 +145,7 @@ def _shared(tokens: np.ndarray, length: np.ndarray, fan: int) -> np.ndarray:
 
 def _level(fan: int, end: np.ndarray, start: np.ndarray, length: np.ndarray) -> Level:
     """The level of blocks of ``fan`` rows, of what stands from ``start`` to ``end`` in every row of the batch."""
-    some: np.ndarray = np.greater(length.reshape(-1, fan), 0)
+    some = np.greater(length.reshape(-1, fan), 0)
     row = np.arange(0, end.size, fan) + some.argmax(1)
     return Level(fan, row, start[row], end[row])
 
