@@ -59,12 +59,14 @@ def run_segment(
     rope = rope_tables(config, state.length[:, None] + jnp.arange(size))
     slots = slots_of(state.length, length, size, state.capacity)
     block = block_of(state.capacity)
+    # A row that does not move reads nothing: the blocks that are read end with the longest row that does.
+    seen = jnp.where(length > 0, state.length, 0)
     residual = embed(policy.base, tokens)
     keys, values = [], []
     for i, weights in enumerate(policy.base["layers"]):
         adapter = layer_adapter(policy.adapter, i)
         q, k, v = queries_keys_values(config, lora, weights, adapter, residual, rope)
-        before = Before(state.keys[i], state.values[i], state.length)
+        before = Before(state.keys[i], state.values[i], seen)
         out = attend(q, k, v, before, block=block).out
         residual = finish_layer(config, lora, weights, adapter, residual, out)
         # Nothing but this sum tells the compiler that the cache is read before it is written; without it, on CPU, a
