@@ -59,12 +59,15 @@ def run_segment(
     size = tokens.shape[1]
     rope = rope_tables(config, state.position[:, None] + jnp.arange(size))
     slots = slots_of(state.length, length, size, state.capacity)
+    # A row that does not move reads nothing: the blocks that are read end with the longest row that does.
+    seen = state.replace(length=jnp.where(length > 0, state.length, 0))
     residual = embed(policy.base, tokens)
     keys, values = [], []
     for i, weights in enumerate(policy.base["layers"]):
         adapter = layer_adapter(policy.adapter, i)
         q, k, v = queries_keys_values(config, lora, weights, adapter, residual, rope)
-        out = attend(q, k, v, state.spans(i)[:-1] if first else state.spans(i)).out
+        spans = seen.spans(i)
+        out = attend(q, k, v, spans[:-1] if first else spans).out
         residual = finish_layer(config, lora, weights, adapter, residual, out)
         # Nothing but this sum tells the compiler that the cache is read before it is written; without it, on CPU, a
         # loop over this function copies every buffer at every step.

@@ -15,7 +15,7 @@ from mintjax.cache import (
     reserve,
     truncate,
 )
-from mintjax.extension import extend, forward
+from mintjax.extension import extend, forward, run_segment
 from mintjax.generation import rewind
 from mintjax.types import Segment
 from tests.naive import naive_logprobs
@@ -158,3 +158,11 @@ def test_attention_refuses_a_ragged_block():
         ValueError, match=r"capacity: expected a multiple of the block \(64\), got 300"
     ):
         attend(q, k, k, [Span(cache, cache, jnp.array([3]))])
+
+
+def test_a_row_that_does_not_move_reads_nothing(policy, streams):
+    state = extend(policy, segment(streams, [0] * 3, [60, 9, 9]), init_state(policy, 3, 5 * BLOCK))
+    unreadable = state.replace(keys=tuple(x.at[0].set(jnp.nan) for x in state.keys))
+    hidden, after = run_segment(policy, Segment(streams[:, :1], np.array([0, 1, 1])), unreadable)
+    assert np.isfinite(hidden).all()
+    np.testing.assert_array_equal(after.hidden[0], state.hidden[0])
