@@ -26,7 +26,8 @@ def rollout_metrics(episodes: Sequence[Episode], stats: RolloutStats) -> dict[st
           fraction of turns that did not end by themselves), ``mean_terminated_length`` (of those that did).
         - ``stop/<reason>``: fraction of the episodes that ended so; the sum is 1.
         - ``env/<name>``: the environment's own figures, over the turns that have them.
-        - ``rollout/prefilled_tokens``, ``shared_tokens``, ``sampled_tokens``, ``cache_growths``, ``capacity``.
+        - ``rollout/prefilled_tokens``, ``shared_tokens``, ``sampled_tokens``, ``cache_growths``, ``capacity``; and
+          ``cache_bytes``, the most bytes of keys and values that were held at once.
 
     Example:
         >>> rollout_metrics(episodes, stats)["stop/finished"]

@@ -60,6 +60,7 @@ class RolloutStats(NamedTuple):
         sampled_tokens: tokens that were sampled.
         cache_growths: how often the cache moved to a larger bucket.
         capacity: tokens that a row of the cache has room for at the end; 0 where nothing was fed.
+        cache_bytes: what keys and values of all rows take at the end.
     """
 
     prefilled_tokens: int
@@ -67,6 +68,21 @@ class RolloutStats(NamedTuple):
     sampled_tokens: int
     cache_growths: int
     capacity: int
+    cache_bytes: int
+
+
+def one_after_another(stats: Sequence[RolloutStats]) -> RolloutStats:
+    """What batches cost together whose caches were not held at once: counts add up, of sizes the largest tells.
+
+    Args:
+        stats: of each batch; at least one.
+
+    Example:
+        >>> one_after_another([first.stats, second.stats]).capacity
+        256
+    """
+    *counts, capacities, sizes = zip(*stats, strict=True)
+    return RolloutStats(*map(sum, counts), max(capacities), max(sizes))
 
 
 class Sampler:
@@ -79,9 +95,27 @@ class Sampler:
         True
     """
 
-    def __init__(self, policy: Policy, renderer: Renderer, batch: int, sampling: Sampling) -> None:
-        """Start ``batch`` empty conversations, whose replies end where the renderer, bound to a tokenizer, says."""
+    def __init__(
+        self,
+        policy: Policy,
+        renderer: Renderer,
+        batch: int,
+        sampling: Sampling,
+        *,
+        prompts: int | None = None,
+    ) -> None:
+        """Start empty conversations.
+
+        Args:
+            policy: samples every token.
+            renderer: bound to a tokenizer; says where replies end.
+            batch: conversations.
+            sampling: how to sample.
+            prompts: how many different first turns to make room for, since conversations that begin alike are fed once;
+                None is one a conversation. Where there turn out to be more, that is another program.
+        """
         self._policy, self._renderer, self._sampling = policy, renderer, sampling
+        self._prompts = batch if prompts is None else prompts
         self._lengths = np.zeros(batch, np.int64)
         self._state: State | None = None
         self._prefilled = self._shared = self._sampled = self._growths = 0
@@ -89,8 +123,13 @@ class Sampler:
     @property
     def stats(self) -> RolloutStats:
         """What the turns so far cost."""
-        capacity = self._state.capacity if self._state is not None else 0
-        return RolloutStats(self._prefilled, self._shared, self._sampled, self._growths, capacity)
+        capacity, size = 0, 0
+        if self._state is not None:
+            capacity = self._state.capacity
+            size = sum(x.nbytes for x in (*self._state.keys, *self._state.values))
+        return RolloutStats(
+            self._prefilled, self._shared, self._sampled, self._growths, capacity, size
+        )
 
     @property
     def state(self) -> State | None:
@@ -156,7 +195,9 @@ class Sampler:
         distinct = list(places)
         capacity = min(bucket(max(int(need.max()), self._sampling.capacity)), config.context)
         # Another number of rows is another program: tasks that happen to be equal must not bring one.
-        padded = min(len(news), 1 << (len(distinct) - 1).bit_length())
+        padded = self._prompts
+        if len(distinct) > padded:
+            padded = min(len(news), 1 << (len(distinct) - 1).bit_length())
         state = reserve(config, init_state(self._policy, padded, capacity), int(need.max()))
         segment = to_segment([*distinct, *[()] * (padded - len(distinct))])
         state = extend(self._policy, segment, state, donate=True)
