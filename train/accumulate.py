@@ -80,13 +80,14 @@ class Accumulation:
             )
         raw = group_advantages(episodes, options.advantage)
         own = divisors(raw, episodes, options.normaliser, max_tokens=options.rollout.max_tokens).own
-        # A micro-batch of more rows than there are in flight would be padding.
+        # A micro-batch of more rows than there are in flight would be padding. One as long as the cache is not: segments
+        # without a token cost nothing, and another number of them would be another program.
         rows = min(options.gradients.rows, options.rollout.in_flight * options.rollout.group_size)
-        for batch in micro_batches(episodes, divide(raw, own), rows=rows):
-            assert batch.episodes is not None  # micro_batches says which they are
+        size = None if state is None else state.capacity
+        for batch in micro_batches(episodes, divide(raw, own), rows=rows, size=size):
+            assert state is not None and batch.episodes is not None  # tokens were fed
             # A row that fills the batch up has no token, so any cache will do for it.
-            places = np.maximum(batch.episodes, 0)
-            self._total.add(batch, None if state is None else take_rows(state, places))
+            self._total.add(batch, take_rows(state, np.maximum(batch.episodes, 0)))
         self._episodes += episodes
 
     def finish(self) -> Learned:

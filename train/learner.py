@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import optax
 
+from mintjax.cache import bucket
 from mintjax.train.advantages import Advantages, advantage_metrics, group_advantages, normalise
 from mintjax.train.batches import micro_batches
 from mintjax.train.config import (
@@ -70,7 +71,10 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
     raw = group_advantages(episodes, config.advantage)
     advantages = normalise(raw, episodes, config.normaliser, max_tokens=config.rollout.max_tokens)
     total = GradientSum(train_state.policy, make_loss(config.loss), gradient_plan(config))
-    for batch in micro_batches(episodes, advantages, rows=config.gradients.rows):
+    # Segments without a token cost nothing, but another number of them is another program.
+    longest = max(len(episode.tokens) for episode in episodes)
+    size = bucket(longest) if config.gradients.plan == "segments" else None
+    for batch in micro_batches(episodes, advantages, rows=config.gradients.rows, size=size):
         total.add(batch)
     return step_with(config, train_state, total, raw, advantages)
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float32, Int, Int32, Key
 
 from mintjax.cache import State, bucket, init_state, reserve, take_rows
-from mintjax.decoding import DecodeParams
+from mintjax.decoding import DecodeParams, padded_stops
 from mintjax.extension import extend
 from mintjax.generation import generate
 from mintjax.policy import Policy
@@ -170,7 +170,7 @@ class Sampler:
             state,
             keys,
             self._params(budget),
-            buffer=self._sampling.max_tokens,
+            buffer=state.capacity,  # room for any reply, whose program is then the same for every max_tokens
             stop_strings=self._renderer.stop_strings,
             decode_text=tokenizer.decode if tokenizer is not None else None,
             donate=True,
@@ -220,6 +220,6 @@ class Sampler:
             temperature=jnp.float32(self._sampling.temperature),
             top_k=jnp.int32(self._sampling.top_k),
             top_p=jnp.float32(self._sampling.top_p),
-            stop_tokens=jnp.asarray(self._renderer.stop_tokens(), jnp.int32),
+            stop_tokens=padded_stops(self._renderer.stop_tokens()),
             max_tokens=jnp.asarray(budget, jnp.int32),
         )
