@@ -104,9 +104,9 @@ def step_with(
     Example:
         >>> learned = step_with(config, train_state, total, raw, advantages)
     """
-    metrics = advantage_metrics(raw) | total.metrics()
+    metrics = advantage_metrics(raw)
     if total.grads is None:
-        return Learned(train_state, advantages, metrics | {"update/skipped": 1.0})
+        return Learned(train_state, advantages, metrics | total.metrics() | {"update/skipped": 1.0})
     norm = float(global_norm(total.grads))
     if not np.isfinite([total.value, norm]).all():
         raise NonFiniteError(
@@ -114,6 +114,7 @@ def step_with(
             f"finite numbers; the policy was not updated. Lower optimizer.learning_rate or set optimizer.clip_norm"
         )
     rate = np.asarray(schedule(config)(int(train_state.step)))
+    metrics |= total.metrics()
     metrics |= {"grad_norm": norm, "learning_rate": float(rate), "update/skipped": 0.0}
     return Learned(update(train_state, total.grads), advantages, metrics)
 

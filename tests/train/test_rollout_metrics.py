@@ -1,11 +1,16 @@
 import pytest
 
 from mintjax.train.rollout_metrics import rollout_metrics
-from mintjax.train.sampler import RolloutStats
+from mintjax.train.sampler import RolloutStats, one_after_another
 
 TOLERANCE = 1e-12
 STATS = RolloutStats(
-    prefilled_tokens=30, shared_tokens=10, sampled_tokens=20, cache_growths=1, capacity=128
+    prefilled_tokens=30,
+    shared_tokens=10,
+    sampled_tokens=20,
+    cache_growths=1,
+    capacity=128,
+    cache_bytes=4096,
 )
 
 
@@ -45,6 +50,7 @@ def test_figures_counted_by_hand(make_episode):
             "rollout/sampled_tokens": 20,
             "rollout/cache_growths": 1,
             "rollout/capacity": 128,
+            "rollout/cache_bytes": 4096,
         },
         abs=TOLERANCE,
     )
@@ -57,3 +63,9 @@ def test_figures_of_nothing_are_left_out(make_episode):
     nothing = rollout_metrics(episodes[:1], STATS)
     assert not [name for name in nothing if name.startswith("completions/")]
     assert nothing["stop/error"] == 1
+
+
+def test_counts_add_up_and_the_largest_cache_tells():
+    smaller = RolloutStats(1, 2, 3, 0, 64, 2048)
+    assert one_after_another([STATS, smaller]) == RolloutStats(31, 12, 23, 1, 128, 4096)
+    assert one_after_another([smaller]) == smaller
