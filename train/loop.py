@@ -255,6 +255,7 @@ class _Loop:
             top_k=options.top_k,
             top_p=options.top_p,
             capacity=options.capacity,
+            prompts=options.in_flight,
         )
         episodes: list[Episode] = []
         stats = []
@@ -271,8 +272,7 @@ class _Loop:
             episodes += played.episodes
             stats.append(played.stats)
             del played  # and with it the cache, before the next groups fill theirs
-        metrics = rollout_metrics(episodes, one_after_another(stats))
-        return episodes, metrics | {"rollout/groups_in_flight": float(size)}
+        return episodes, rollout_metrics(episodes, one_after_another(stats), size)
 
     def _evaluate(self, step: int, policy: Policy) -> dict[str, float]:
         """Greedy episodes of the first tasks: as many as a step has episodes, so that nothing more is compiled."""

@@ -139,7 +139,7 @@ async def collect(
     ]
     places = np.divmod(np.arange(groups * settings.group_size), settings.group_size)
     idle = [()] * (places[0].size - len(rows))
-    sampler = Sampler(policy, renderer, places[0].size, settings, prompts=groups)
+    sampler = Sampler(policy, renderer, places[0].size, settings)
     try:
         await asyncio.gather(
             *(_open(row, _environment_seed(seed, step, row.group)) for row in rows)

@@ -27,6 +27,8 @@ class Sampling:
         top_p: sample among the likeliest tokens that hold this probability; 1 is off.
         capacity: tokens of a conversation that the cache has room for from the start. It grows where that is too little,
             but every size it passes through is compiled for; 0 starts as small as the first turn allows.
+        prompts: different first turns that there are at most, as a rule. Conversations that begin alike are fed once, in
+            as many rows; where there are more, in the next power of two, which is another program.
     """
 
     max_tokens: int
@@ -34,6 +36,7 @@ class Sampling:
     top_k: int = -1
     top_p: float = 1.0
     capacity: int = 0
+    prompts: int = 0
 
 
 class Reply(NamedTuple):
@@ -82,7 +85,7 @@ def one_after_another(stats: Sequence[RolloutStats]) -> RolloutStats:
         256
     """
     *counts, capacities, sizes = zip(*stats, strict=True)
-    return RolloutStats(*map(sum, counts), max(capacities), max(sizes))
+    return RolloutStats._make([*map(sum, counts), max(capacities), max(sizes)])
 
 
 class Sampler:
@@ -95,27 +98,9 @@ class Sampler:
         True
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        renderer: Renderer,
-        batch: int,
-        sampling: Sampling,
-        *,
-        prompts: int | None = None,
-    ) -> None:
-        """Start empty conversations.
-
-        Args:
-            policy: samples every token.
-            renderer: bound to a tokenizer; says where replies end.
-            batch: conversations.
-            sampling: how to sample.
-            prompts: how many different first turns to make room for, since conversations that begin alike are fed once;
-                None is one a conversation. Where there turn out to be more, that is another program.
-        """
+    def __init__(self, policy: Policy, renderer: Renderer, batch: int, sampling: Sampling) -> None:
+        """Start ``batch`` empty conversations, whose replies end where the renderer, bound to a tokenizer, says."""
         self._policy, self._renderer, self._sampling = policy, renderer, sampling
-        self._prompts = batch if prompts is None else prompts
         self._lengths = np.zeros(batch, np.int64)
         self._state: State | None = None
         self._prefilled = self._shared = self._sampled = self._growths = 0
@@ -195,9 +180,10 @@ class Sampler:
         distinct = list(places)
         capacity = min(bucket(max(int(need.max()), self._sampling.capacity)), config.context)
         # Another number of rows is another program: tasks that happen to be equal must not bring one.
-        padded = self._prompts
+        padded = self._sampling.prompts
         if len(distinct) > padded:
-            padded = min(len(news), 1 << (len(distinct) - 1).bit_length())
+            padded = 1 << (len(distinct) - 1).bit_length()
+        padded = min(padded, len(news))
         state = reserve(config, init_state(self._policy, padded, capacity), int(need.max()))
         segment = to_segment([*distinct, *[()] * (padded - len(distinct))])
         state = extend(self._policy, segment, state, donate=True)

@@ -24,7 +24,7 @@ def test_figures_counted_by_hand(make_episode):
         make_episode([1.0], group=1, member=1, samples=[1]),
         make_episode([], group=1, member=2, stop_reason="error"),
     ]
-    metrics = rollout_metrics(episodes, STATS)
+    metrics = rollout_metrics(episodes, STATS, 2)
     assert metrics == pytest.approx(
         {
             "reward": (1.5 + 0 + 1 + 1) / 4,
@@ -51,6 +51,7 @@ def test_figures_counted_by_hand(make_episode):
             "rollout/cache_growths": 1,
             "rollout/capacity": 128,
             "rollout/cache_bytes": 4096,
+            "rollout/groups_in_flight": 2,
         },
         abs=TOLERANCE,
     )
@@ -58,9 +59,9 @@ def test_figures_counted_by_hand(make_episode):
 
 def test_figures_of_nothing_are_left_out(make_episode):
     episodes = [make_episode([], stop_reason="error"), make_episode([None], member=1)]
-    metrics = rollout_metrics(episodes, STATS)
+    metrics = rollout_metrics(episodes, STATS, 2)
     assert not [name for name in metrics if name.startswith(("reward", "frac_reward"))]
-    nothing = rollout_metrics(episodes[:1], STATS)
+    nothing = rollout_metrics(episodes[:1], STATS, 2)
     assert not [name for name in nothing if name.startswith("completions/")]
     assert nothing["stop/error"] == 1
 
