@@ -25,7 +25,7 @@ from mintjax.train.rollout import RolloutSettings, rollout
 from tests.tiny import relative_difference
 from tests.train.tiny_run import tiny_config, tiny_parts
 
-ROUNDING = 2e-6  # of ‖g₁ - g₂‖ / ‖g₂‖ where both walk the same cache
+ROUNDING = 5e-6  # of ‖g₁ - g₂‖ / ‖g₂‖ where both walk the same cache
 PLANS = 1e-5  # the same, where another plan computes its own
 LOGPROBS = 1e-5
 GROUPS, SIZE = 5, 3
