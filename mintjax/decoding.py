@@ -1,5 +1,6 @@
 """Sampling from a state, token by token, in one compiled loop."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from mintjax.policy import Policy
 from mintjax.sampling import sample_tokens
 from mintjax.types import Segment
 
+_STOPS = 8  # sets of stop tokens are padded to a multiple of it
+
 
 class DecodeParams(NamedTuple):
     """How to sample. Every field is traced: changing one compiles nothing.
@@ -35,6 +38,17 @@ class DecodeParams(NamedTuple):
     top_p: Float[ArrayLike, ""]
     stop_tokens: Int[ArrayLike, " n"]
     max_tokens: Int[ArrayLike, " B"]
+
+
+def padded_stops(tokens: Sequence[int]) -> Int32[np.ndarray, " n"]:
+    """Stop tokens as :class:`DecodeParams` takes them, -1 up to one of few sizes: another set compiles nothing.
+
+    Example:
+        >>> padded_stops([2, 7])
+        array([ 2,  7, -1, -1, -1, -1, -1, -1], dtype=int32)
+    """
+    size = max(_STOPS, -(-len(tokens) // _STOPS) * _STOPS)
+    return np.array([*tokens, *[-1] * (size - len(tokens))], np.int32)
 
 
 class Sample(NamedTuple):

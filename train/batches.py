@@ -46,7 +46,12 @@ class Batch(NamedTuple):
 
 
 def micro_batches(
-    episodes: Sequence[Episode], advantages: Advantages, *, rows: int, block: int = BLOCK
+    episodes: Sequence[Episode],
+    advantages: Advantages,
+    *,
+    rows: int,
+    block: int = BLOCK,
+    size: int | None = None,
 ) -> list[Batch]:
     """Lay a batch of episodes out as micro-batches, whose losses are to be summed.
 
@@ -58,14 +63,15 @@ def micro_batches(
         episodes: one batch, of one temperature.
         advantages: theirs, normalised, in the same order.
         rows: B of every micro-batch; the last one is filled up with rows of length 0.
-        block: see `padded_length`.
+        block: see `padded_length`, which gives the N of each micro-batch.
+        size: N of every micro-batch instead, where padding costs less than a program for another length.
 
     Returns:
         The micro-batches, the longest rows first; none where no episode carries a signal.
 
     Raises:
-        ValueError: where ``rows`` is less than 1, episodes and advantages differ in number, temperatures differ, or
-            samples were drawn greedily.
+        ValueError: where ``rows`` is less than 1, an episode is longer than ``size``, episodes and advantages differ in
+            number, temperatures differ, or samples were drawn greedily.
         RuntimeError: where the trained tokens are not those that were sampled: a fault of mintjax.
 
     Example:
@@ -82,11 +88,14 @@ def micro_batches(
         )
     places = [i for i, trained in enumerate(advantages.trained) if trained.any()]
     places.sort(key=lambda i: (-len(episodes[i].tokens), episodes[i].group, episodes[i].member))
+    longest = len(episodes[places[0]].tokens) if places else 0
+    if size is not None and longest > size:
+        raise ValueError(f"size: expected at least {longest}, the longest episode, came {size}.")
     temperature = _one_temperature([episodes[i] for i in places])
     batches = []
     for start in range(0, len(places), rows):
-        size = padded_length(len(episodes[places[start]].tokens), block)
-        batch = _empty_batch(rows, size, temperature)
+        length = size or padded_length(len(episodes[places[start]].tokens), block)
+        batch = _empty_batch(rows, length, temperature)
         assert batch.episodes is not None
         for row, place in enumerate(places[start : start + rows]):
             batch.episodes[row] = place

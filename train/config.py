@@ -166,7 +166,9 @@ class RolloutConfig:
     """Sample among the k most likely tokens only; -1 is off."""
     top_p: float = 1.0
     """Sample among the likeliest tokens that together hold this probability; 1 is off."""
-
+    groups_in_flight: int = 0
+    """Groups that are sampled side by side, so that caches are held of them alone; 0 is all of a step. With the plan
+    "reverse_only" their gradient is taken before the next ones start. The result does not depend on it."""
     capacity: int = 0
     """Tokens that each conversation's cache holds from the start; it grows where that is too little, with a compile for
     every size it passes through."""
@@ -175,6 +177,12 @@ class RolloutConfig:
         """Check the ranges."""
         require(self.capacity >= 0, "rollout.capacity", "at least 0", self.capacity)
         require(self.groups >= 1, "rollout.groups", "at least 1", self.groups)
+        require(
+            0 <= self.groups_in_flight <= self.groups,
+            "rollout.groups_in_flight",
+            f"from 0 (all) to {self.groups} (rollout.groups)",
+            self.groups_in_flight,
+        )
         require(
             self.group_size >= 2,
             "rollout.group_size",
@@ -193,6 +201,11 @@ class RolloutConfig:
             self.top_k == -1 or self.top_k >= 1, "rollout.top_k", "-1 or at least 1", self.top_k
         )
         require(0 < self.top_p <= 1, "rollout.top_p", "more than 0 and at most 1", self.top_p)
+
+    @property
+    def in_flight(self) -> int:
+        """Groups that are sampled side by side."""
+        return self.groups_in_flight or self.groups
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import optax
 
-from mintjax.cache import State, take_rows
+from mintjax.cache import bucket
 from mintjax.train.advantages import Advantages, advantage_metrics, group_advantages, normalise
-from mintjax.train.batches import Batch, micro_batches
+from mintjax.train.batches import micro_batches
 from mintjax.train.config import (
     CrossEntropyConfig,
     ImportanceSamplingConfig,
@@ -16,7 +16,8 @@ from mintjax.train.config import (
     PpoConfig,
     TrainConfig,
 )
-from mintjax.train.gradients import Plan, add_gradients, gradients
+from mintjax.train.gradient_sum import GradientSum
+from mintjax.train.gradients import Plan
 from mintjax.train.losses import CrossEntropy, ImportanceSampling, Loss, Ppo
 from mintjax.train.optimizer import (
     TrainState,
@@ -25,7 +26,6 @@ from mintjax.train.optimizer import (
     make_schedule,
     update,
 )
-from mintjax.train.policy_metrics import policy_metrics
 from mintjax.types import Episode
 
 
@@ -47,22 +47,17 @@ class Learned(NamedTuple):
     metrics: dict[str, float]
 
 
-def learn(
-    config: TrainConfig,
-    train_state: TrainState,
-    episodes: Sequence[Episode],
-    state: State | None = None,
-) -> Learned:
+def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episode]) -> Learned:
     """Makes one optimizer step from a batch of episodes, with gradients summed over micro-batches.
 
     Groups whose rewards are all equal have nothing to say; if all are so there is no update, which is counted in
-    ``update/skipped``.
+    ``update/skipped``. The plan ``"reverse_only"`` takes its gradients as the batch is sampled:
+    :class:`mintjax.train.accumulate.Accumulation`.
 
     Args:
         config: advantages, loss, plan and schedule.
         train_state: the policy that sampled the episodes, and its optimizer.
         episodes: one batch.
-        state: the cache that sampling them left, a row each; for the plan ``"reverse_only"``.
 
     Returns:
         The new train state, the advantages and the step's metrics.
@@ -75,41 +70,59 @@ def learn(
     """
     raw = group_advantages(episodes, config.advantage)
     advantages = normalise(raw, episodes, config.normaliser, max_tokens=config.rollout.max_tokens)
+    total = GradientSum(train_state.policy, make_loss(config.loss), gradient_plan(config))
+    # Segments without a token cost nothing, but another number of them is another program.
+    longest = max(len(episode.tokens) for episode in episodes)
+    size = bucket(longest) if config.gradients.plan == "segments" else None
+    for batch in micro_batches(episodes, advantages, rows=config.gradients.rows, size=size):
+        total.add(batch)
+    return step_with(config, train_state, total, raw, advantages)
+
+
+def step_with(
+    config: TrainConfig,
+    train_state: TrainState,
+    total: GradientSum,
+    raw: Advantages,
+    advantages: Advantages,
+) -> Learned:
+    """Makes the optimizer step of a batch whose gradient is there; none where nothing carried a signal.
+
+    Args:
+        config: the schedule.
+        train_state: the policy that the gradient is of, and its optimizer.
+        total: the gradient of the whole batch.
+        raw: advantages of the batch, before they are normalised.
+        advantages: after.
+
+    Returns:
+        The new train state, the advantages and the step's metrics.
+
+    Raises:
+        NonFiniteError: if the loss or the gradient is nan or infinite. Nothing is updated.
+
+    Example:
+        >>> learned = step_with(config, train_state, total, raw, advantages)
+    """
     metrics = advantage_metrics(raw)
-    batches = micro_batches(episodes, advantages, rows=config.gradients.rows)
-    if not batches:
-        return Learned(train_state, advantages, metrics | {"update/skipped": 1.0})
-    loss = make_loss(config.loss)
-    plan = Plan(config.gradients.plan, config.gradients.segment, config.gradients.remat)
-    total, value, logprobs = None, 0.0, []
-    for batch in batches:
-        grads, found = gradients(train_state.policy, batch, loss, plan, _rows_of(state, batch))
-        total = grads if total is None else add_gradients(total, grads)
-        value += float(found.loss)
-        logprobs.append(found.logprobs)
-    assert total is not None  # there is a batch
-    norm = float(global_norm(total))
-    if not np.isfinite([value, norm]).all():
+    if total.grads is None:
+        return Learned(train_state, advantages, metrics | total.metrics() | {"update/skipped": 1.0})
+    norm = float(global_norm(total.grads))
+    if not np.isfinite([total.value, norm]).all():
         raise NonFiniteError(
-            f"update {int(train_state.step) + 1}: the loss is {value} and the gradient's norm {norm}, expected finite "
-            f"numbers; the policy was not updated. Lower optimizer.learning_rate or set optimizer.clip_norm"
+            f"update {int(train_state.step) + 1}: the loss is {total.value} and the gradient's norm {norm}, expected "
+            f"finite numbers; the policy was not updated. Lower optimizer.learning_rate or set optimizer.clip_norm"
         )
     rate = np.asarray(schedule(config)(int(train_state.step)))
-    metrics |= policy_metrics(batches, logprobs, loss)
-    metrics |= {
-        "loss": value,
-        "grad_norm": norm,
-        "learning_rate": float(rate),
-        "update/skipped": 0.0,
-    }
-    return Learned(update(train_state, total), advantages, metrics)
+    metrics |= total.metrics()
+    metrics |= {"grad_norm": norm, "learning_rate": float(rate), "update/skipped": 0.0}
+    return Learned(update(train_state, total.grads), advantages, metrics)
 
 
-def _rows_of(state: State | None, batch: Batch) -> State | None:
-    """The cache of a micro-batch's episodes; a row that fills it up has no token, so any cache will do."""
-    if state is None or batch.episodes is None:
-        return None
-    return take_rows(state, np.maximum(batch.episodes, 0))
+def gradient_plan(config: TrainConfig) -> Plan:
+    """How a configuration's gradients are computed."""
+    options = config.gradients
+    return Plan(options.plan, options.segment, options.remat)
 
 
 def make_loss(config: LossConfig) -> Loss:

@@ -19,6 +19,7 @@ from mintjax.policy import Policy
 from mintjax.renderers import get_renderer
 from mintjax.renderers.tokenizer import adapt
 from mintjax.train import checkpoints, plots
+from mintjax.train.accumulate import Accumulation
 from mintjax.train.advantages import Advantages
 from mintjax.train.compiles import Compiles, counted_compiles, keep_compiled
 from mintjax.train.config import TrainConfig
@@ -29,9 +30,10 @@ from mintjax.train.metrics import append_metrics
 from mintjax.train.optimizer import TrainState, init_train_state
 from mintjax.train.progress import Reporter, report
 from mintjax.train.resume import resume
-from mintjax.train.rollout import Rollout, RolloutSettings, rollout
+from mintjax.train.rollout import RolloutSettings, rollout
 from mintjax.train.rollout_metrics import rollout_metrics
 from mintjax.train.run_directory import RunDirectory, open_run
+from mintjax.train.sampler import one_after_another
 from mintjax.train.signals import StopRequest, stop_requests
 from mintjax.train.transcripts import episode_rows, to_html
 from mintjax.types import Episode
@@ -206,13 +208,15 @@ class _Loop:
         self.times = {}
         config, start = self.config, time.perf_counter()
         tasks = config.environment.tasks(step - 1, config.rollout.groups, config.seed)
-        with self._phase("rollout"):
-            (episodes, _, state), metrics = self._sample(train_state.policy, tasks, step)
-        if config.gradients.plan != "reverse_only":
-            state = None  # the other plans compute their own, and two caches would be held at once
+        walked = config.gradients.plan == "reverse_only"
+        accumulation = Accumulation(config, train_state) if walked else None
+        episodes, metrics = self._sample(
+            train_state.policy, tasks, step, phase="rollout", accumulation=accumulation
+        )
         with self._phase("learn"):
-            learned = learn(config, train_state, episodes, state)
-        del state
+            learned = (
+                accumulation.finish() if accumulation else learn(config, train_state, episodes)
+            )
         with self._phase("write"):
             self._write_episodes(step, episodes, learned.advantages)
         metrics |= learned.metrics
@@ -229,32 +233,54 @@ class _Loop:
         return learned.train_state, row
 
     def _sample(
-        self, policy: Policy, tasks: Sequence[Any], step: int, *, greedy: bool = False
-    ) -> tuple[Rollout, dict[str, float]]:
+        self,
+        policy: Policy,
+        tasks: Sequence[Any],
+        step: int,
+        *,
+        phase: str,
+        greedy: bool = False,
+        accumulation: Accumulation | None = None,
+    ) -> tuple[list[Episode], dict[str, float]]:
+        """Episodes of all tasks, as many groups side by side as may be in flight, and their figures."""
         options = self.config.rollout
+        # Greedy groups are of one episode: as many as make up the rows that a step has.
+        size = options.in_flight * (options.group_size if greedy else 1)
         settings = RolloutSettings(
             group_size=1 if greedy else options.group_size,
             max_tokens=options.max_tokens,
             max_turns=options.max_turns,
+            groups=size,
             temperature=0.0 if greedy else options.temperature,
             top_k=options.top_k,
             top_p=options.top_p,
             capacity=options.capacity,
+            prompts=options.in_flight,
         )
-        played = rollout(
-            policy, self.renderer, self.tokenizer, self.config.environment.make, tasks, settings,
-            seed=self.config.seed, step=step,
-        )  # fmt: skip
-        return played, rollout_metrics(played.episodes, played.stats)
+        episodes: list[Episode] = []
+        stats = []
+        for first in range(0, len(tasks), size):
+            with self._phase(phase):
+                played = rollout(
+                    policy, self.renderer, self.tokenizer, self.config.environment.make,
+                    tasks[first : first + size], settings,
+                    seed=self.config.seed, step=step, first_group=first,
+                )  # fmt: skip
+            if accumulation:
+                with self._phase("learn"):
+                    accumulation.add(played.episodes, played.state)
+            episodes += played.episodes
+            stats.append(played.stats)
+            del played  # and with it the cache, before the next groups fill theirs
+        return episodes, rollout_metrics(episodes, one_after_another(stats), size)
 
     def _evaluate(self, step: int, policy: Policy) -> dict[str, float]:
         """Greedy episodes of the first tasks: as many as a step has episodes, so that nothing more is compiled."""
         options = self.config.rollout
         count = options.groups * options.group_size
         tasks = self.config.environment.tasks(0, count, self.config.seed)
-        with self._phase("evaluation"):
-            played, metrics = self._sample(policy, tasks, step, greedy=True)
-            write_rows(self.directory.evaluation(step), episode_rows(step, played.episodes))
+        episodes, metrics = self._sample(policy, tasks, step, phase="evaluation", greedy=True)
+        write_rows(self.directory.evaluation(step), episode_rows(step, episodes))
         return {f"eval/greedy/{name}": value for name, value in metrics.items()}
 
     def _write_episodes(self, step: int, episodes: list[Episode], advantages: Advantages) -> None:

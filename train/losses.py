@@ -54,6 +54,21 @@ def masked_sum(
     return jnp.sum(jnp.where(inputs.mask > 0, terms, 0))
 
 
+def scales_with_advantages(loss: Loss) -> bool:
+    """Whether advantages and weights that are divided by a positive number divide the loss by it.
+
+    If so, that number may as well divide the gradient, once it is known.
+
+    Args:
+        loss: any; of one that is not defined here nothing is known.
+
+    Example:
+        >>> scales_with_advantages(Ppo()), scales_with_advantages(Dro())
+        (True, False)
+    """
+    return isinstance(loss, CrossEntropy | ImportanceSampling | Ppo | Cispo)
+
+
 @dataclass(frozen=True)
 class CrossEntropy:
     """Negative log probability times weight: ``-w log p``."""

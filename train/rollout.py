@@ -27,10 +27,13 @@ class RolloutSettings(Sampling):
     Attributes:
         group_size: episodes started from each task.
         max_turns: most turns of an episode.
+        groups: how many tasks there are at most. Fewer are filled up with rows that do nothing, so that they need no
+            program of their own; 0 is as many as there are.
     """
 
     group_size: int
     max_turns: int
+    groups: int = 0
 
 
 class Rollout(NamedTuple):
@@ -39,7 +42,8 @@ class Rollout(NamedTuple):
     Attributes:
         episodes: by group and member.
         stats: what they cost.
-        state: the cache, a row an episode, of exactly its tokens; None where nothing was fed.
+        state: the cache, a row an episode, of exactly its tokens, and empty rows after them where there were fewer tasks
+            than ``settings.groups``; None where nothing was fed.
     """
 
     episodes: list[Episode]
@@ -57,6 +61,7 @@ def rollout(
     *,
     seed: int,
     step: int = 0,
+    first_group: int = 0,
 ) -> Rollout:
     """`collect` for callers that are not asynchronous themselves; the arguments and results are the same.
 
@@ -71,8 +76,11 @@ def rollout(
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(
-            collect(policy, renderer, tokenizer, make, tasks, settings, seed=seed, step=step)
-        )
+            collect(
+                policy, renderer, tokenizer, make, tasks, settings,
+                seed=seed, step=step, first_group=first_group,
+            )
+        )  # fmt: skip
     raise RuntimeError("rollout: an event loop is running here; await collect(...) instead.")
 
 
@@ -86,12 +94,13 @@ async def collect(
     *,
     seed: int,
     step: int = 0,
+    first_group: int = 0,
 ) -> Rollout:
     """Sample ``group_size`` episodes of every task, all side by side.
 
     Turn by turn, the new messages of all episodes are fed in one segment, the replies are decoded together, and all
     environments step at once. Rows stand in the order of group and member, and the key of a sample comes from seed, step,
-    group, member and turn, so that the speed of an environment changes no token.
+    group, member and turn, so that neither the speed of an environment nor the groups beside it change a token.
 
     An episode ends with its environment's own word, or with ``"max_turns"``; with ``"overflow"`` where the model's context
     has no room for the next messages and one sampled token; with ``"error"`` where its environment raises or says what
@@ -106,9 +115,13 @@ async def collect(
         settings: how to sample.
         seed: of the run.
         step: of the run; another step draws other samples.
+        first_group: the number of the first task's group, where others of the step are sampled apart from these.
 
     Returns:
         The episodes, by group and member, what they cost, and the cache that they left.
+
+    Raises:
+        ValueError: where there are more tasks than ``settings.groups``.
 
     Example:
         >>> episodes, *_ = await collect(policy, renderer, tokenizer, CountDown, [5, 7], settings, seed=0)
@@ -116,13 +129,17 @@ async def collect(
         [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
     renderer = replace(renderer, tokenizer=adapt(tokenizer))
+    groups = settings.groups or len(tasks)
+    if len(tasks) > groups:
+        raise ValueError(f"tasks: expected at most {groups} (settings.groups), came {len(tasks)}.")
     rows = [
         _Row(EnvironmentSession(make()), task, group, member)
-        for group, task in enumerate(tasks)
+        for group, task in enumerate(tasks, first_group)
         for member in range(settings.group_size)
     ]
-    places = np.array([(row.group, row.member) for row in rows]).reshape(-1, 2)
-    sampler = Sampler(policy, renderer, len(rows), settings)
+    places = np.divmod(np.arange(groups * settings.group_size), settings.group_size)
+    idle = [()] * (places[0].size - len(rows))
+    sampler = Sampler(policy, renderer, places[0].size, settings)
     try:
         await asyncio.gather(
             *(_open(row, _environment_seed(seed, step, row.group)) for row in rows)
@@ -134,7 +151,8 @@ async def collect(
                     row.stop_reason, news[place] = "overflow", []
             if not any(news):
                 break
-            replies = sampler.turn(news, _turn_keys(np.uint32(seed), step, turn, *places.T))
+            keys = _turn_keys(np.uint32(seed), step, turn, first_group + places[0], places[1])
+            replies = sampler.turn([*news, *idle], keys)[: len(rows)]
             await asyncio.gather(
                 *(
                     _answer(row, new, reply, renderer, settings.temperature)

@@ -8,7 +8,9 @@ from mintjax.train.sampler import RolloutStats
 from mintjax.types import Episode
 
 
-def rollout_metrics(episodes: Sequence[Episode], stats: RolloutStats) -> dict[str, float]:
+def rollout_metrics(
+    episodes: Sequence[Episode], stats: RolloutStats, groups_in_flight: int
+) -> dict[str, float]:
     """Figures of one batch of episodes.
 
     A figure that nothing in the batch speaks of is left out: ``reward`` where no episode has one, for instance. Turns are
@@ -17,6 +19,7 @@ def rollout_metrics(episodes: Sequence[Episode], stats: RolloutStats) -> dict[st
     Args:
         episodes: a batch, at least one.
         stats: what it cost.
+        groups_in_flight: how many groups were sampled side by side at most.
 
     Returns:
         - ``reward``: mean over episodes of the sum of their turns' rewards; ``reward_std``: its sample deviation within a
@@ -26,10 +29,11 @@ def rollout_metrics(episodes: Sequence[Episode], stats: RolloutStats) -> dict[st
           fraction of turns that did not end by themselves), ``mean_terminated_length`` (of those that did).
         - ``stop/<reason>``: fraction of the episodes that ended so; the sum is 1.
         - ``env/<name>``: the environment's own figures, over the turns that have them.
-        - ``rollout/prefilled_tokens``, ``shared_tokens``, ``sampled_tokens``, ``cache_growths``, ``capacity``.
+        - ``rollout/prefilled_tokens``, ``shared_tokens``, ``sampled_tokens``, ``cache_growths``, ``capacity``;
+          ``groups_in_flight``; and ``cache_bytes``, what keys and values of the groups in flight took at most.
 
     Example:
-        >>> rollout_metrics(episodes, stats)["stop/finished"]
+        >>> rollout_metrics(episodes, stats, groups_in_flight=8)["stop/finished"]
         1.0
     """
     return {
@@ -37,6 +41,7 @@ def rollout_metrics(episodes: Sequence[Episode], stats: RolloutStats) -> dict[st
         **_turn_metrics(episodes),
         **_environment_metrics(episodes),
         **{f"rollout/{name}": float(value) for name, value in stats._asdict().items()},
+        "rollout/groups_in_flight": float(groups_in_flight),
     }
 
 

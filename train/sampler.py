@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float32, Int, Int32, Key
 
 from mintjax.cache import State, bucket, init_state, reserve, take_rows
-from mintjax.decoding import DecodeParams
+from mintjax.decoding import DecodeParams, padded_stops
 from mintjax.extension import extend
 from mintjax.generation import generate
 from mintjax.policy import Policy
@@ -27,6 +27,8 @@ class Sampling:
         top_p: sample among the likeliest tokens that hold this probability; 1 is off.
         capacity: tokens of a conversation that the cache has room for from the start. It grows where that is too little,
             but every size it passes through is compiled for; 0 starts as small as the first turn allows.
+        prompts: different first turns that there are at most, as a rule. Conversations that begin alike are fed once, in
+            as many rows; where there are more, in the next power of two, which is another program.
     """
 
     max_tokens: int
@@ -34,6 +36,7 @@ class Sampling:
     top_k: int = -1
     top_p: float = 1.0
     capacity: int = 0
+    prompts: int = 0
 
 
 class Reply(NamedTuple):
@@ -60,6 +63,7 @@ class RolloutStats(NamedTuple):
         sampled_tokens: tokens that were sampled.
         cache_growths: how often the cache moved to a larger bucket.
         capacity: tokens that a row of the cache has room for at the end; 0 where nothing was fed.
+        cache_bytes: what keys and values of all rows take at the end.
     """
 
     prefilled_tokens: int
@@ -67,6 +71,21 @@ class RolloutStats(NamedTuple):
     sampled_tokens: int
     cache_growths: int
     capacity: int
+    cache_bytes: int
+
+
+def one_after_another(stats: Sequence[RolloutStats]) -> RolloutStats:
+    """What batches cost together whose caches were not held at once: counts add up, of sizes the largest tells.
+
+    Args:
+        stats: of each batch; at least one.
+
+    Example:
+        >>> one_after_another([first.stats, second.stats]).capacity
+        256
+    """
+    *counts, capacities, sizes = zip(*stats, strict=True)
+    return RolloutStats._make([*map(sum, counts), max(capacities), max(sizes)])
 
 
 class Sampler:
@@ -89,8 +108,13 @@ class Sampler:
     @property
     def stats(self) -> RolloutStats:
         """What the turns so far cost."""
-        capacity = self._state.capacity if self._state is not None else 0
-        return RolloutStats(self._prefilled, self._shared, self._sampled, self._growths, capacity)
+        capacity, size = 0, 0
+        if self._state is not None:
+            capacity = self._state.capacity
+            size = sum(x.nbytes for x in (*self._state.keys, *self._state.values))
+        return RolloutStats(
+            self._prefilled, self._shared, self._sampled, self._growths, capacity, size
+        )
 
     @property
     def state(self) -> State | None:
@@ -131,7 +155,7 @@ class Sampler:
             state,
             keys,
             self._params(budget),
-            buffer=self._sampling.max_tokens,
+            buffer=state.capacity,  # room for any reply, whose program is then the same for every max_tokens
             stop_strings=self._renderer.stop_strings,
             decode_text=tokenizer.decode if tokenizer is not None else None,
             donate=True,
@@ -156,7 +180,10 @@ class Sampler:
         distinct = list(places)
         capacity = min(bucket(max(int(need.max()), self._sampling.capacity)), config.context)
         # Another number of rows is another program: tasks that happen to be equal must not bring one.
-        padded = min(len(news), 1 << (len(distinct) - 1).bit_length())
+        padded = self._sampling.prompts
+        if len(distinct) > padded:
+            padded = 1 << (len(distinct) - 1).bit_length()
+        padded = min(padded, len(news))
         state = reserve(config, init_state(self._policy, padded, capacity), int(need.max()))
         segment = to_segment([*distinct, *[()] * (padded - len(distinct))])
         state = extend(self._policy, segment, state, donate=True)
@@ -179,6 +206,6 @@ class Sampler:
             temperature=jnp.float32(self._sampling.temperature),
             top_k=jnp.int32(self._sampling.top_k),
             top_p=jnp.float32(self._sampling.top_p),
-            stop_tokens=jnp.asarray(self._renderer.stop_tokens(), jnp.int32),
+            stop_tokens=padded_stops(self._renderer.stop_tokens()),
             max_tokens=jnp.asarray(budget, jnp.int32),
         )

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 from mintjax.client.errors import RequestFailedError
+from mintjax.decoding import padded_stops
 from mintjax.models.config import ModelConfig
 from mintjax.types import ModelInput, SamplingParams
-
-_STOPS = 8  # stop tokens are padded to a multiple of this: few shapes
 
 
 def prompt_ids(prompt: ModelInput, config: ModelConfig) -> np.ndarray:
@@ -83,19 +82,13 @@ def stops(params: SamplingParams, ends: Sequence[int]) -> tuple[np.ndarray, tupl
     """
     stop = params.stop
     if stop is None:
-        return _padded(ends), ()
+        return padded_stops(ends), ()
     listed: list[Any] = [stop] if isinstance(stop, str) else list(stop)
     if all(isinstance(x, str) and x for x in listed):
-        return _padded(()), tuple(listed)
+        return padded_stops(()), tuple(listed)
     if all(isinstance(x, int | np.integer) and x >= 0 for x in listed):
-        return _padded(listed), ()
+        return padded_stops(listed), ()
     raise RequestFailedError(
         f"sampling_params.stop: expected a text, texts, or token ids, none empty or negative, got {stop!r}; name the "
         f"ids of all stops or the texts of all"
     )
-
-
-def _padded(tokens: Sequence[int]) -> np.ndarray:
-    """Stop tokens, and -1 up to one of few sizes."""
-    size = max(_STOPS, -(-len(tokens) // _STOPS) * _STOPS)
-    return np.array([*tokens, *[-1] * (size - len(tokens))], np.int32)

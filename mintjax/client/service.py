@@ -16,6 +16,7 @@ from mintjax.client.sampling import SamplingClient, Served
 from mintjax.client.session import Session
 from mintjax.client.training import Trainee, TrainingClient, load_into, served_checkpoint
 from mintjax.client.worker import Worker
+from mintjax.train.compiles import keep_compiled
 from mintjax.train.gradients import Plan
 from mintjax.train.optimizer import init_adjustable
 from mintjax.types import LoraConfig, ParsedCheckpointTinkerPath
@@ -49,7 +50,7 @@ class ServiceClient:
         plan: Plan = Plan(),  # noqa: B008  a frozen value
         seed: int = 0,
     ) -> None:
-        """Set a service up; nothing is loaded or written yet.
+        """Set a service up; nothing is loaded or written yet. Compiled programs are kept from process to process.
 
         Args:
             user_metadata: kept with the runs of clients that have none of their own.
@@ -74,6 +75,7 @@ class ServiceClient:
             )
         if cache_bytes < 0:
             raise ValueError(f"cache_bytes: expected 0 (keep none) or more, got {cache_bytes}")
+        keep_compiled()
         folder = home or os.environ.get("MINTJAX_HOME") or Path.home() / ".mintjax"
         self._session = Session(
             id=uuid.uuid4().hex,

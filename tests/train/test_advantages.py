@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from mintjax.train.advantages import (
     ESTIMATORS,
     GRPO_EPSILON,
+    NORMALISERS,
     advantage_metrics,
+    divide,
+    divisors,
     group_advantages,
     normalise,
 )
@@ -174,3 +177,22 @@ def test_normalisers_give_the_means_they_are_named_for(make_episode):
         assert values[0] == pytest.approx([first, 0], abs=TOLERANCE)
         assert values[1] == pytest.approx([second, 0], abs=TOLERANCE)
         assert not np.concatenate(values[2:]).any()
+
+
+def test_an_episodes_share_of_a_divisor_is_known_before_its_batch_is(make_episode):
+    groups = [
+        [make_episode([float(i), 1.0], group=g, member=i, samples=[4 + g, 5]) for i in range(2)]
+        for g in range(3)
+    ]
+    batch = [episode for group in groups for episode in group]
+    whole = group_advantages(batch, "group_mean")
+    for name in NORMALISERS:
+        want = normalise(whole, batch, name, max_tokens=8).values
+        parts, count = [], 0.0
+        for group in groups:
+            raw = group_advantages(group, "group_mean")
+            found = divisors(raw, group, name, max_tokens=8)
+            parts += divide(raw, found.own).values
+            count += found.batch
+        for part, value in zip(parts, want, strict=True):
+            assert part / count == pytest.approx(value, rel=TOLERANCE)

@@ -99,6 +99,20 @@ def test_advantages_of_other_episodes_are_refused(episodes):
         micro_batches(episodes, Advantages((), (), {}), rows=2)
 
 
+def test_a_size_that_is_given_is_that_of_every_micro_batch(episodes):
+    advantages = group_advantages(episodes)
+    own = micro_batches(episodes, advantages, rows=3, block=BLOCK)
+    wide = micro_batches(episodes, advantages, rows=3, size=40)
+    assert [batch.tokens.shape for batch in wide] == [(3, 40), (3, 40)]
+    for a, b in zip(own, wide, strict=True):
+        assert not b.tokens[:, a.tokens.shape[1] :].any() and not b.mask[:, a.mask.shape[1] :].any()
+        assert (b.tokens[:, : a.tokens.shape[1]] == a.tokens).all()
+    with pytest.raises(
+        ValueError, match="size: expected at least 19, the longest episode, came 18"
+    ):
+        micro_batches(episodes, advantages, rows=3, size=18)
+
+
 def test_no_rows_are_refused(episodes):
     with pytest.raises(ValueError, match="rows: expected at least 1, came 0"):
         micro_batches(episodes, group_advantages(episodes), rows=0)

@@ -117,6 +117,10 @@ def test_every_field_round_trips_with_a_value_that_is_not_its_default(write):
             "gradients.plan: expected packed or segments or reverse_only, got 'pack'",
         ),
         ("rollout.group_size=1", "rollout.group_size: expected at least 2 .*, got 1"),
+        (
+            "rollout.groups_in_flight=9",
+            r"rollout.groups_in_flight: expected from 0 .* to 8 \(.*, got 9",
+        ),
         ("rollout=5", "rollout: expected a section, got 5"),
         ("advantage=grp", "advantage: expected group_mean or .*, got 'grp'"),
         ("name=a/b", "name: expected a directory name"),

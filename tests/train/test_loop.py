@@ -188,15 +188,31 @@ def test_gradients_of_micro_batches_are_one_gradient(tmp_path, parts):
 
 
 def test_a_run_by_the_rollouts_own_cache_learns_what_another_plan_does(tmp_path, parts):
-    learned = {}
-    for plan in ("segments", "reverse_only"):
+    learned, rows = {}, {}
+    rollout = {"groups": 3, "group_size": 2, "max_tokens": 12, "capacity": 192}
+    # Two groups in flight, then one: the second cache has rows that hold nothing.
+    for plan, in_flight in (("segments", 0), ("reverse_only", 2)):
         # Micro-batches of fewer rows than the rollout has: each takes its own rows of the cache.
-        options = {"plan": plan, "segment": 64, "rows": 4}
-        config = tiny_config(str(tmp_path), plan, steps=2, gradients=options)
+        config = tiny_config(
+            str(tmp_path), plan, steps=2,
+            gradients={"plan": plan, "segment": 64, "rows": 3},
+            rollout=rollout | {"groups_in_flight": in_flight},
+            evaluation={"at_start": False, "at_end": True},
+        )  # fmt: skip
         learned[plan] = train(config, *parts).policy
+        rows[plan] = read_metrics(tmp_path / plan / "metrics.jsonl")
     start = parts[0].adapter
     change = {
         plan: jax.tree.map(jnp.subtract, policy.adapter, start) for plan, policy in learned.items()
     }
     assert int(learned["segments"].version) > 0
     assert relative_difference(change["reverse_only"], change["segments"]) < PLANS_PART
+    for row, want in zip(rows["reverse_only"], rows["segments"], strict=True):
+        assert (row["rollout/groups_in_flight"], want["rollout/groups_in_flight"]) == (2, 3)
+        assert row["rollout/cache_bytes"] * 3 == want["rollout/cache_bytes"] * 2
+        assert row["gradients/forward_tokens_saved"] > want["gradients/forward_tokens_saved"] == 0
+        for name in reproducible(want):
+            if name.startswith(
+                ("reward", "stop/", "completions/", "eval/greedy/reward", "groups/")
+            ):
+                assert row[name] == want[name], name

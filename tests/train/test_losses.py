@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from mintjax.train.gradients import Plan, gradients
-from mintjax.train.losses import Cispo, CrossEntropy, Dro, ImportanceSampling, LossInputs, Ppo
+from mintjax.train.losses import (
+    Cispo,
+    CrossEntropy,
+    Dro,
+    ImportanceSampling,
+    LossInputs,
+    Ppo,
+    scales_with_advantages,
+)
 from tests.tiny import random_batch, relative_difference, tiny_policy
 
 SLOPE_TOLERANCE = 1e-6  # relative, of a central difference in float64
@@ -36,6 +44,16 @@ def test_terms_are_those_of_the_definition(loss, formula):
     np.testing.assert_allclose(
         got, formula(logprobs, weights, advantages, sampler), rtol=1e-5, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("loss", [loss for loss, _ in LOSSES.values()], ids=LOSSES.keys())
+def test_which_losses_a_divisor_of_the_advantages_divides(loss):
+    rng = np.random.default_rng(1)
+    logprobs, weights, advantages, sampler = jnp.asarray(rng.standard_normal((4, 100)), np.float32)
+    inputs = LossInputs(jnp.ones(100), weights, advantages, sampler)
+    divided = inputs._replace(weights=weights / 4, advantages=advantages / 4)
+    same = loss(logprobs, divided) == loss(logprobs, inputs) / 4
+    assert same.all() == scales_with_advantages(loss)
 
 
 def slope(policy, batch, loss, plan, direction):

@@ -286,6 +286,18 @@ def test_a_close_that_fails_is_told_and_loses_nothing(policy, tokenizer):
     assert [episode.stop_reason for episode in episodes] == ["finished"] * 4
 
 
+def test_groups_of_a_step_that_are_sampled_apart_are_those_sampled_together(policy, tokenizer):
+    together, *_ = play(policy, tokenizer, uneven())
+    apart, *_ = play(policy, tokenizer, uneven()[2:], first_group=1)
+    assert [episode.group for episode in apart] == [1, 1]
+    assert streams(apart) == streams(together)[2:]
+
+
+def test_more_tasks_than_groups_are_refused(policy, tokenizer):
+    with pytest.raises(ValueError, match=r"tasks: expected at most 1 \(settings.groups\), came 2"):
+        play(policy, tokenizer, uneven(), replace(SETTINGS, groups=1))
+
+
 def test_a_running_loop_awaits_collect(policy, tokenizer):
     async def inside():
         with pytest.raises(RuntimeError, match="await collect"):

@@ -1,11 +1,16 @@
 import pytest
 
 from mintjax.train.rollout_metrics import rollout_metrics
-from mintjax.train.sampler import RolloutStats
+from mintjax.train.sampler import RolloutStats, one_after_another
 
 TOLERANCE = 1e-12
 STATS = RolloutStats(
-    prefilled_tokens=30, shared_tokens=10, sampled_tokens=20, cache_growths=1, capacity=128
+    prefilled_tokens=30,
+    shared_tokens=10,
+    sampled_tokens=20,
+    cache_growths=1,
+    capacity=128,
+    cache_bytes=4096,
 )
 
 
@@ -19,7 +24,7 @@ def test_figures_counted_by_hand(make_episode):
         make_episode([1.0], group=1, member=1, samples=[1]),
         make_episode([], group=1, member=2, stop_reason="error"),
     ]
-    metrics = rollout_metrics(episodes, STATS)
+    metrics = rollout_metrics(episodes, STATS, 2)
     assert metrics == pytest.approx(
         {
             "reward": (1.5 + 0 + 1 + 1) / 4,
@@ -45,6 +50,8 @@ def test_figures_counted_by_hand(make_episode):
             "rollout/sampled_tokens": 20,
             "rollout/cache_growths": 1,
             "rollout/capacity": 128,
+            "rollout/cache_bytes": 4096,
+            "rollout/groups_in_flight": 2,
         },
         abs=TOLERANCE,
     )
@@ -52,8 +59,14 @@ def test_figures_counted_by_hand(make_episode):
 
 def test_figures_of_nothing_are_left_out(make_episode):
     episodes = [make_episode([], stop_reason="error"), make_episode([None], member=1)]
-    metrics = rollout_metrics(episodes, STATS)
+    metrics = rollout_metrics(episodes, STATS, 2)
     assert not [name for name in metrics if name.startswith(("reward", "frac_reward"))]
-    nothing = rollout_metrics(episodes[:1], STATS)
+    nothing = rollout_metrics(episodes[:1], STATS, 2)
     assert not [name for name in nothing if name.startswith("completions/")]
     assert nothing["stop/error"] == 1
+
+
+def test_counts_add_up_and_the_largest_cache_tells():
+    smaller = RolloutStats(1, 2, 3, 0, 64, 2048)
+    assert one_after_another([STATS, smaller]) == RolloutStats(31, 12, 23, 1, 128, 4096)
+    assert one_after_another([smaller]) == smaller

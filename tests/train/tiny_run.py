@@ -1,4 +1,7 @@
-"""A whole training run on a tiny random model: ``python -m tests.train.tiny_run ROOT NAME``."""
+"""A whole training run on a tiny random model: ``python -m tests.train.tiny_run ROOT NAME``.
+
+Run so, one group is in flight, and its gradient is taken before the next one starts.
+"""
 
 import sys
 from dataclasses import replace
@@ -37,4 +40,12 @@ def tiny_parts():
 
 
 if __name__ == "__main__":
-    train(tiny_config(*sys.argv[1:3]), *tiny_parts())
+    rollout = {"groups": 2, "group_size": 3, "max_tokens": 12, "capacity": 192}
+    train(
+        tiny_config(
+            *sys.argv[1:3],
+            rollout=rollout | {"groups_in_flight": 1},
+            gradients={"plan": "reverse_only", "segment": 64, "rows": 6},
+        ),
+        *tiny_parts(),
+    )

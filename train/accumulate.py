@@ -1,0 +1,112 @@
+"""Accumulating as one rolls: the gradient of some groups is taken from the cache that sampling them left.
+
+The weights do not change before the optimizer steps, so that cache is all a backward walk needs, and it can be freed
+before the next groups are sampled: memory for caches is bounded by the groups in flight, not by the batch.
+
+An advantage compares the episodes of one group, so it is known when the group ends. What it is divided by is not: a
+normaliser counts over the whole batch. That count is one number (`mintjax.train.advantages.Divisors`), and a loss that
+is proportional to the advantages lets it divide the finished sum. The gradient is that of the whole batch.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mintjax.cache import State, take_rows
+from mintjax.train.advantages import divide, divisors, group_advantages
+from mintjax.train.batches import micro_batches
+from mintjax.train.config import TrainConfig
+from mintjax.train.gradient_sum import GradientSum
+from mintjax.train.learner import Learned, gradient_plan, make_loss, step_with
+from mintjax.train.losses import scales_with_advantages
+from mintjax.train.optimizer import TrainState
+from mintjax.types import Episode
+
+
+class Accumulation:
+    """One optimizer step whose episodes come some groups at a time.
+
+    Example:
+        >>> accumulation = Accumulation(config, train_state)
+        >>> for tasks in waves:
+        ...     played = rollout(train_state.policy, renderer, tokenizer, CountDown, tasks, settings, seed=0)
+        ...     accumulation.add(played.episodes, played.state)
+        >>> learned = accumulation.finish()
+    """
+
+    def __init__(self, config: TrainConfig, train_state: TrainState) -> None:
+        """Start a step.
+
+        Args:
+            config: advantages, loss, plan and schedule.
+            train_state: the policy that samples the episodes, and its optimizer.
+
+        Raises:
+            ValueError: where the loss is not proportional to the advantages.
+        """
+        loss = make_loss(config.loss)
+        if not scales_with_advantages(loss):
+            raise ValueError(
+                f"loss: {type(loss).__name__} is not proportional to the advantages, and what normaliser "
+                f"{config.normaliser!r} divides them by is known at the end of a batch alone; take gradients.plan "
+                f"'segments' or 'packed', whose gradient is computed then"
+            )
+        self._config, self._train_state = config, train_state
+        self._total = GradientSum(train_state.policy, loss, gradient_plan(config))
+        self._episodes: list[Episode] = []
+
+    def add(self, episodes: Sequence[Episode], state: State | None) -> None:
+        """Takes the gradient of some groups.
+
+        Groups whose rewards are all equal cost nothing. The state is not kept: what the caller drops is freed.
+
+        Args:
+            episodes: whole groups.
+            state: the cache that sampling them left, a row each; None where no token was fed.
+
+        Raises:
+            ValueError: where a group has been added before, or the state is not of these episodes.
+            StaleCacheError: where it is not of this policy.
+
+        Example:
+            >>> accumulation.add(played.episodes, played.state)
+        """
+        options = self._config
+        again = {x.group for x in episodes} & {x.group for x in self._episodes}
+        if again:
+            raise ValueError(
+                f"episodes: groups {sorted(again)} have been added already; an advantage compares all "
+                f"episodes of a group, so add them together"
+            )
+        raw = group_advantages(episodes, options.advantage)
+        own = divisors(raw, episodes, options.normaliser, max_tokens=options.rollout.max_tokens).own
+        # A micro-batch of more rows than there are in flight would be padding. One as long as the cache is not: segments
+        # without a token cost nothing, and another number of them would be another program.
+        rows = min(options.gradients.rows, options.rollout.in_flight * options.rollout.group_size)
+        size = None if state is None else state.capacity
+        for batch in micro_batches(episodes, divide(raw, own), rows=rows, size=size):
+            assert state is not None and batch.episodes is not None  # tokens were fed
+            # A row that fills the batch up has no token, so any cache will do for it.
+            self._total.add(batch, take_rows(state, np.maximum(batch.episodes, 0)))
+        self._episodes += episodes
+
+    def finish(self) -> Learned:
+        """Makes the optimizer step.
+
+        Returns:
+            What :func:`mintjax.train.learner.learn` returns for all episodes that were added.
+
+        Raises:
+            NonFiniteError: if the loss or the gradient is nan or infinite. Nothing is updated.
+
+        Example:
+            >>> learned = accumulation.finish()
+        """
+        options = self._config
+        raw = group_advantages(self._episodes, options.advantage)
+        batch, own = divisors(
+            raw, self._episodes, options.normaliser, max_tokens=options.rollout.max_tokens
+        )
+        self._total.divide(batch)
+        advantages = divide(raw, [batch * divisor for divisor in own])
+        return step_with(options, self._train_state, self._total, raw, advantages)
