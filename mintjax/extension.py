@@ -9,12 +9,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import layer_adapter
-from mintjax.attention import Before, attend, block_of
+from mintjax.attention import Before, block_of
+from mintjax.attention_kernels import Kernel
 from mintjax.cache import State, bucket, init_state
 from mintjax.models.dense import embed, final_norm, finish_layer, queries_keys_values
 from mintjax.models.rope import rope_tables
 from mintjax.policy import Policy
 from mintjax.scoring import predictors, token_logprobs, top_logprobs
+from mintjax.segment_attention import attend_segment
 from mintjax.types import Segment
 
 
@@ -41,7 +43,7 @@ def slots_of(
 
 
 def run_segment(
-    policy: Policy, segment: Segment, state: State
+    policy: Policy, segment: Segment, state: State, kernel: Kernel = "blockwise"
 ) -> tuple[Float[Array, "B S D"], State]:
     """Runs all layers over a segment and appends it to the cache.
 
@@ -49,6 +51,7 @@ def run_segment(
         policy: the model.
         segment: tokens, right-padded.
         state: what comes before; rows with a segment of length 0 do not move.
+        kernel: what computes attention.
 
     Returns:
         The final hidden state of each token (padding holds numbers without meaning), and the extended state.
@@ -65,7 +68,7 @@ def run_segment(
         adapter = layer_adapter(policy.adapter, i)
         q, k, v = queries_keys_values(config, lora, weights, adapter, residual, rope)
         before = Before(state.keys[i], state.values[i], state.length)
-        out = attend(q, k, v, before, block=block).out
+        out = attend_segment(q, k, v, before, block=block, kernel=kernel)
         residual = finish_layer(config, lora, weights, adapter, residual, out)
         # Nothing but this sum tells the compiler that the cache is read before it is written; without it, on CPU, a
         # loop over this function copies every buffer at every step.

@@ -242,6 +242,9 @@ class GradientConfig:
     """Tokens in a segment of the plans "segments" and "reverse_only"."""
     remat: bool = False
     """Keep each layer's input alone for the backward pass and recompute the rest."""
+    attention: Literal["auto", "blockwise", "cudnn", "splash"] = "auto"
+    """What computes attention: "blockwise" runs anywhere, "cudnn" on NVIDIA GPUs in bfloat16 or float16, "splash" on a
+    TPU. "auto" is the platform's own for the plan "packed" where it can serve, otherwise "blockwise"."""
 
     def __post_init__(self) -> None:
         """Check the sizes."""

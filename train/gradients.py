@@ -5,17 +5,19 @@ a cache (``mintjax.train.segment_scan``), and ``"reverse_only"`` runs the pieces
 (``mintjax.train.reverse_only``).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import Adapter
 from mintjax.attention import block_of
+from mintjax.attention_kernels import Kernel, choose_kernel, hardware_of
 from mintjax.cache import State
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
@@ -37,11 +39,33 @@ class Plan:
             the same backwards alone, over the cache of fresh episodes.
         segment: tokens in a piece.
         remat: keep less and compute more: each layer's input alone is kept for the backward pass.
+        attention: a kernel of ``mintjax.attention_kernels``, or ``"auto"``: for whole rows the platform's own where it
+            serves the weights' dtype, heads and devices, and ``"blockwise"`` elsewhere and for pieces over a cache,
+            which it does not read past the longest prefix.
     """
 
     kind: Literal["packed", "segments", "reverse_only"] = "packed"
     segment: int = 64
     remat: bool = False
+    attention: Literal["auto", "blockwise", "cudnn", "splash"] = "auto"
+
+
+def settle(plan: Plan, policy: Policy) -> Plan:
+    """The plan with the kernel that ``plan.attention`` stands for on the hardware where the policy lies.
+
+    Raises:
+        ValueError: if it names a kernel that cannot serve there.
+
+    Example:
+        >>> settle(Plan(), policy).attention  # on a CPU
+        'blockwise'
+    """
+    if plan.attention == "auto" and plan.kind != "packed":
+        return replace(plan, attention="blockwise")
+    dtype = jnp.dtype(policy.base["layers"][0]["q"].dtype)
+    hardware = hardware_of(policy.base["norm"])
+    kernel = choose_kernel(plan.attention, hardware, policy.config.head_dim, dtype)
+    return replace(plan, attention=kernel)
 
 
 class GradientMetrics(NamedTuple):
@@ -76,8 +100,8 @@ def gradients(
         positions, which are padded to few sizes.
 
     Raises:
-        ValueError: if a row's first token is trained (nothing predicts it), the policy has no adapter, or a state is
-            missing or of other streams.
+        ValueError: if a row's first token is trained (nothing predicts it), the policy has no adapter, a state is
+            missing or of other streams, or the plan names an attention kernel that cannot serve the policy.
         StaleCacheError: if the policy has been updated since it filled the state.
 
     Example:
@@ -87,6 +111,7 @@ def gradients(
         raise ValueError(
             "policy.adapter: None has no gradient; load_policy makes a policy with an adapter"
         )
+    plan = settle(plan, policy)
     data, index = plan_arguments(batch, plan)
     inputs = _loss_inputs(batch, index)
     if plan.kind == "reverse_only":
@@ -96,7 +121,14 @@ def gradients(
             )
         check_state(policy, batch, state)
         grads, value, scored = reverse_gradients(
-            policy, data, state, inputs, batch.temperature, loss=loss, remat=plan.remat
+            policy,
+            data,
+            state,
+            inputs,
+            batch.temperature,
+            loss=loss,
+            remat=plan.remat,
+            kernel=_kernel(plan),
         )
     else:
         grads, value, scored = _gradients(
@@ -118,11 +150,13 @@ def evaluate(policy: Policy, batch: Batch, loss: Loss, plan: Plan = Plan()) -> G
         The same metrics.
 
     Raises:
-        ValueError: if a row's first token is trained or scored.
+        ValueError: if a row's first token is trained or scored, or the plan names an attention kernel that cannot serve
+            the policy.
 
     Example:
         >>> evaluate(policy, batch, CrossEntropy()).loss
     """
+    plan = settle(plan, policy)
     data, index = plan_arguments(batch, plan)
     inputs = _loss_inputs(batch, index)
     value, scored = _evaluate(policy, data, inputs, batch.temperature, loss=loss, plan=plan)
@@ -182,7 +216,8 @@ def plan_logprobs(
         policy: the model.
         data: what to score.
         temperature: what logits are divided by.
-        plan: the one that the arguments were made for.
+        plan: the one that the arguments were made for, settled (:func:`settle`): a trace does not tell where it will
+            run, so ``"auto"`` is ``"blockwise"`` here.
 
     Returns:
         Log probabilities shaped as ``data.labels``.
@@ -190,11 +225,19 @@ def plan_logprobs(
     Example:
         >>> logprobs = plan_logprobs(policy.adapter, policy, data, 1.0, Plan())
     """
+    kernel = _kernel(plan)
     if isinstance(data, Segments):
-        return segment_logprobs(adapter, policy, data, temperature, plan.remat)
+        return segment_logprobs(adapter, policy, data, temperature, plan.remat, kernel)
     block = block_of(data.tokens.shape[1])
     place = (data.tokens, data.positions, data.labels)
-    return row_logprobs(adapter, policy, *place, temperature, block=block, remat=plan.remat)
+    return row_logprobs(
+        adapter, policy, *place, temperature, block=block, remat=plan.remat, kernel=kernel
+    )
+
+
+def _kernel(plan: Plan) -> Kernel:
+    """The kernel to trace with."""
+    return "blockwise" if plan.attention == "auto" else plan.attention
 
 
 def _loss_inputs(batch: Batch, index: np.ndarray) -> LossInputs:

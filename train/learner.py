@@ -80,7 +80,7 @@ def learn(
     if not batches:
         return Learned(train_state, advantages, metrics | {"update/skipped": 1.0})
     loss = make_loss(config.loss)
-    plan = Plan(config.gradients.plan, config.gradients.segment, config.gradients.remat)
+    plan = gradient_plan(config)
     total, value, logprobs = None, 0.0, []
     for batch in batches:
         grads, found = gradients(train_state.policy, batch, loss, plan, _rows_of(state, batch))
@@ -110,6 +110,12 @@ def _rows_of(state: State | None, batch: Batch) -> State | None:
     if state is None or batch.episodes is None:
         return None
     return take_rows(state, np.maximum(batch.episodes, 0))
+
+
+def gradient_plan(config: TrainConfig) -> Plan:
+    """How a configuration's gradients are computed."""
+    options = config.gradients
+    return Plan(options.plan, options.segment, options.remat, options.attention)
 
 
 def make_loss(config: LossConfig) -> Loss:

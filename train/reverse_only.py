@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from mintjax.adapters import Adapter
+from mintjax.attention_kernels import Kernel
 from mintjax.cache import State, check_overflow
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
@@ -47,7 +48,7 @@ def check_state(policy: Policy, batch: Batch, state: State) -> None:
         )
 
 
-@partial(jax.jit, static_argnames=("loss", "remat"))
+@partial(jax.jit, static_argnames=("loss", "remat", "kernel"))
 def reverse_gradients(
     policy: Policy,
     segments: Segments,
@@ -57,6 +58,7 @@ def reverse_gradients(
     *,
     loss: Loss,
     remat: bool,
+    kernel: Kernel = "blockwise",
 ) -> tuple[Adapter, Float[Array, ""], Float[Array, "T P *K"]]:
     """The gradient of a loss that is a sum over tokens.
 
@@ -70,6 +72,7 @@ def reverse_gradients(
         temperature: what logits are divided by.
         loss: maps each token's log probability to its term, whatever the others are.
         remat: see :func:`mintjax.train.segment_scan.segment_logprobs`.
+        kernel: what computes attention.
 
     Returns:
         The gradient of the adapter, the loss, and the log probabilities.
@@ -84,5 +87,5 @@ def reverse_gradients(
         return jax.grad(partial(masked_sum, loss), argnums=0)(logprobs, here)
 
     scan = Scan(policy.adapter, policy, segments, temperature, state)
-    grads, logprobs = walk_back(scan, cotangent, remat)
+    grads, logprobs = walk_back(scan, cotangent, remat, kernel)
     return grads, masked_sum(loss, logprobs, inputs), logprobs

@@ -22,13 +22,15 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import Adapter, layer_adapter
-from mintjax.attention import Before, attend, attend_backward, block_of
+from mintjax.attention import Before, block_of
+from mintjax.attention_kernels import Kernel
 from mintjax.cache import State, init_state
 from mintjax.extension import read, run_segment, slots_of
 from mintjax.models.dense import embed, final_norm
 from mintjax.models.rope import rope_tables
 from mintjax.policy import Policy
 from mintjax.scoring import token_logprobs
+from mintjax.segment_attention import attend_segment_vjp
 from mintjax.train.layers import add_trees, after, end_layer, start_layer
 from mintjax.types import Segment
 
@@ -55,6 +57,7 @@ def segment_logprobs(
     segments: Segments,
     temperature: Float[ArrayLike, ""],
     remat: bool,
+    kernel: Kernel = "blockwise",
 ) -> Float[Array, "T P *K"]:
     """Log probabilities of labels, each given a place in a segmented stream and all tokens before it in its row.
 
@@ -64,6 +67,7 @@ def segment_logprobs(
         segments: the streams; their edges carry no meaning.
         temperature: what logits are divided by.
         remat: in the backward pass keep each layer's input alone, and run every layer of a segment once more.
+        kernel: what computes attention.
 
     Returns:
         One log probability a label; 0 in trailing empty segments.
@@ -71,7 +75,7 @@ def segment_logprobs(
     Example:
         >>> logprobs = segment_logprobs(policy.adapter, policy, segments, 1.0, False)
     """
-    return _segment_logprobs(adapter, policy, segments, temperature, remat)
+    return _segment_logprobs(adapter, policy, segments, temperature, remat, kernel)
 
 
 # What flows to a segment's log probabilities, given the segment's number and themselves.
@@ -104,7 +108,7 @@ def _score(policy: Policy, segment: Segments, hidden: Array, temperature):
     return token_logprobs(policy, predictors, segment.labels, temperature)
 
 
-def _forward(adapter, policy, segments, temperature, remat):
+def _forward(adapter, policy, segments, temperature, remat, kernel):
     del remat
     policy = policy.replace(adapter=adapter)
     steps, batch, size = segments.tokens.shape
@@ -112,7 +116,8 @@ def _forward(adapter, policy, segments, temperature, remat):
     def step(t, carry):
         state, logprobs = carry
         segment = _at(segments, t)
-        hidden, state = run_segment(policy, Segment(segment.tokens, segment.length), state)
+        piece = Segment(segment.tokens, segment.length)
+        hidden, state = run_segment(policy, piece, state, kernel)
         scores = _score(policy, segment, hidden, temperature)
         return state, lax.dynamic_update_index_in_dim(logprobs, scores, t, 0)
 
@@ -135,6 +140,7 @@ def walk_back(
     scan: Scan,
     cotangent: Cotangent,
     remat: bool,
+    kernel: Kernel = "blockwise",
 ) -> tuple[Adapter, Float[Array, "T P *K"]]:
     """Walks a finished cache from its last segment to its first.
 
@@ -142,6 +148,7 @@ def walk_back(
         scan: what to walk over.
         cotangent: what flows to the log probabilities of a segment, given its number and themselves.
         remat: see :func:`segment_logprobs`.
+        kernel: what computes attention.
 
     Returns:
         The gradient of the adapter, and the log probabilities, which the walk computes anyway.
@@ -157,7 +164,7 @@ def walk_back(
 
     def step(i, walk):
         t = steps - 1 - i
-        return _segment_backward(scan, t, _at(starts, t), cotangent, walk, remat)
+        return _segment_backward(scan, t, _at(starts, t), cotangent, walk, remat, kernel)
 
     zeros = partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, dtype)))
     logprobs = jnp.zeros(segments.labels.shape, dtype)
@@ -166,8 +173,8 @@ def walk_back(
     return walk.adapter, walk.logprobs
 
 
-def _backward(remat, scan: Scan, cotangents: Float[Array, "T P *K"]):
-    grads, _ = walk_back(scan, lambda t, _: _at(cotangents, t), remat)
+def _backward(remat, kernel, scan: Scan, cotangents: Float[Array, "T P *K"]):
+    grads, _ = walk_back(scan, lambda t, _: _at(cotangents, t), remat, kernel)
     return grads, None, None, None
 
 
@@ -178,6 +185,7 @@ def _segment_backward(
     cotangent: Cotangent,
     walk: _Walk,
     remat: bool,
+    kernel: Kernel,
 ) -> _Walk:
     """Runs one segment again and adds what its gradient is to the walk."""
     adapter, policy, state = scan.adapter, scan.policy.replace(adapter=None), scan.state
@@ -193,14 +201,12 @@ def _segment_backward(
         )
         q, k, v = q_k_v
         before = Before(state.keys[i], state.values[i], start)
-        attended = attend(q, k, v, before, block=block)
-        residual, pull_end = jax.vjp(
-            end_layer(policy, i), layer_adapter(adapter, i), residual, attended.out
-        )
+        out, pull_attention = attend_segment_vjp(q, k, v, before, block=block, kernel=kernel)
+        residual, pull_end = jax.vjp(end_layer(policy, i), layer_adapter(adapter, i), residual, out)
 
         def pull(cotangent: Array, d_keys: Array, d_values: Array):
             d_end, d_residual, d_out = pull_end(cotangent)
-            grads = attend_backward(q, k, v, before, attended, d_out, d_keys, d_values, block=block)
+            grads = pull_attention(d_out, d_keys, d_values)
             # Every later segment has added to the slots of this one by now. They are read where the attention has
             # left them, though it has not touched them: read before it, the buffers would be copied at every step.
             assert grads.keys is not None and grads.values is not None  # given, so returned
@@ -242,5 +248,5 @@ def _segment_backward(
     )
 
 
-_segment_logprobs = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(4,))
+_segment_logprobs = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(4, 5))
 _segment_logprobs.defvjp(_forward, _backward)
