@@ -158,6 +158,8 @@ def attend_cudnn(
     return _grouped(attend(_flat(q), _flat(keys), _flat(values), mask=mask), q.shape)[..., :size, :]
 
 
+# Compiled by itself, so that the layers of a model trace it once: splash lays its mask out in blocks on the host.
+@partial(jax.jit, static_argnames="interpret")
 def attend_splash(
     q: Float[Array, "B K G S H"],
     k: Float[Array, "B K S H"],

@@ -5,6 +5,7 @@ a cache (``mintjax.train.segment_scan``), and ``"reverse_only"`` runs the pieces
 (``mintjax.train.reverse_only``).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
@@ -202,6 +203,33 @@ def plan_arguments(batch: Batch, plan: Plan) -> tuple["Rows | Segments", np.ndar
     return arguments(batch, np.flatnonzero(wanted))
 
 
+def fill(batches: Sequence[Batch], plan: Plan) -> float:
+    """The share of real tokens among all that a plan runs through the model.
+
+    Args:
+        batches: micro-batches, with a token in each.
+        plan: how they are computed on. ``"packed"`` runs every row to the padded length; the others run as many segments
+            as the longest row fills.
+
+    Returns:
+        A number up to 1; 1 is no padding.
+
+    Example:
+        >>> fill([batch], Plan("segments", 64))
+        0.87
+    """
+    real = sum(int(batch.length.sum()) for batch in batches)
+    return real / sum(_tokens_run(batch, plan) for batch in batches)
+
+
+def _tokens_run(batch: Batch, plan: Plan) -> int:
+    """Tokens and padding that a plan runs once."""
+    rows, size = batch.tokens.shape
+    if plan.kind == "packed":
+        return rows * (size + _row_padding(size))
+    return rows * -(-int(batch.length.max()) // plan.segment) * plan.segment
+
+
 def plan_logprobs(
     adapter: Adapter | None,
     policy: Policy,
@@ -289,12 +317,17 @@ class Rows(NamedTuple):
 def _packed_arguments(batch: Batch, trained: np.ndarray) -> tuple[Rows, np.ndarray]:
     """Rows padded to the attention block, and for every scored position its index in the batch (-1 on padding)."""
     size = batch.tokens.shape[1]
-    padding = -size % block_of(size)
+    padding = _row_padding(size)
     index = np.full(_padded(trained.size, batch.tokens.size), -1)
     index[: trained.size] = trained
     positions = np.where(index >= 0, index + index // size * padding, 0).astype(np.int32)
     tokens = np.pad(batch.tokens, ((0, 0), (0, padding)))
     return Rows(tokens, positions, _pick(index, _labels(batch))), index
+
+
+def _row_padding(size: int) -> int:
+    """What a row lacks to a multiple of the attention block."""
+    return -size % block_of(size)
 
 
 def _segment_arguments(

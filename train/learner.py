@@ -16,7 +16,7 @@ from mintjax.train.config import (
     PpoConfig,
     TrainConfig,
 )
-from mintjax.train.gradients import Plan, add_gradients, gradients
+from mintjax.train.gradients import Plan, add_gradients, fill, gradients
 from mintjax.train.losses import CrossEntropy, ImportanceSampling, Loss, Ppo
 from mintjax.train.optimizer import (
     TrainState,
@@ -100,6 +100,7 @@ def learn(
         "loss": value,
         "grad_norm": norm,
         "learning_rate": float(rate),
+        "gradients/fill": fill(batches, plan),
         "update/skipped": 0.0,
     }
     return Learned(update(train_state, total), advantages, metrics)
