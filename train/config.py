@@ -238,6 +238,9 @@ class GradientConfig:
     cache that the rollout left."""
     rows: int = 8
     """Episodes in one micro-batch; gradients of micro-batches are summed."""
+    tokens: int | None = None
+    """Most tokens in one micro-batch, padding included: where "rows" episodes have more, half as many go together, and so
+    on; null is no limit. It bounds memory, and leaves less padding where lengths are uneven."""
     segment: int = 64
     """Tokens in a segment of the plans "segments" and "reverse_only"."""
     remat: bool = False
@@ -249,6 +252,8 @@ class GradientConfig:
     def __post_init__(self) -> None:
         """Check the sizes."""
         require(self.rows >= 1, "gradients.rows", "at least 1", self.rows)
+        tokens = self.tokens
+        require(tokens is None or tokens >= 1, "gradients.tokens", "at least 1 or null", tokens)
         require(self.segment >= 1, "gradients.segment", "at least 1", self.segment)
 
 

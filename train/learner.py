@@ -76,7 +76,8 @@ def learn(
     raw = group_advantages(episodes, config.advantage)
     advantages = normalise(raw, episodes, config.normaliser, max_tokens=config.rollout.max_tokens)
     metrics = advantage_metrics(raw)
-    batches = micro_batches(episodes, advantages, rows=config.gradients.rows)
+    options = config.gradients
+    batches = micro_batches(episodes, advantages, rows=options.rows, tokens=options.tokens)
     if not batches:
         return Learned(train_state, advantages, metrics | {"update/skipped": 1.0})
     loss = make_loss(config.loss)
