@@ -9,12 +9,13 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import layer_adapter
-from mintjax.attention import attend
+from mintjax.attention_kernels import Kernel
 from mintjax.cache import State, bucket, init_state
 from mintjax.models.dense import embed, final_norm, finish_layer, queries_keys_values
 from mintjax.models.rope import rope_tables
 from mintjax.policy import Policy
 from mintjax.scoring import predictors, token_logprobs, top_logprobs
+from mintjax.segment_attention import attend_segment
 from mintjax.types import Segment
 
 
@@ -41,7 +42,12 @@ def slots_of(
 
 
 def run_segment(
-    policy: Policy, segment: Segment, state: State, *, first: bool = False
+    policy: Policy,
+    segment: Segment,
+    state: State,
+    kernel: Kernel = "blockwise",
+    *,
+    first: bool = False,
 ) -> tuple[Float[Array, "B S D"], State]:
     """Runs all layers over a segment and appends it to the cache.
 
@@ -49,6 +55,7 @@ def run_segment(
         policy: the model.
         segment: tokens, right-padded.
         state: what comes before; rows with a segment of length 0 do not move.
+        kernel: what computes attention.
         first: whether the state's own buffers are known to be empty, so that only its prefix is read. Static.
 
     Returns:
@@ -67,7 +74,7 @@ def run_segment(
         adapter = layer_adapter(policy.adapter, i)
         q, k, v = queries_keys_values(config, lora, weights, adapter, residual, rope)
         spans = seen.spans(i)
-        out = attend(q, k, v, spans[:-1] if first else spans).out
+        out = attend_segment(q, k, v, spans[:-1] if first else spans, kernel)
         residual = finish_layer(config, lora, weights, adapter, residual, out)
         # Nothing but this sum tells the compiler that the cache is read before it is written; without it, on CPU, a
         # loop over this function copies every buffer at every step.

@@ -1,4 +1,7 @@
-"""Causal self-attention of whole rows, differentiable: a row is walked as segments of one block over its own keys."""
+"""Causal self-attention of whole rows, differentiable, by the kernel of a name.
+
+``"blockwise"`` walks a row as segments of one block over its own keys.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +10,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.attention import Attended, Span, attend, attend_backward
+from mintjax.attention_kernels import Kernel, platform_attention
 
 
 def _cut(x: Array, index: Int[ArrayLike, ""], block: int) -> Array:
@@ -22,7 +26,11 @@ def _put(
 
 
 def attend_row(
-    q: Float[Array, "B K G N H"], k: Float[Array, "B K N H"], v: Float[Array, "B K N H"], block: int
+    q: Float[Array, "B K G N H"],
+    k: Float[Array, "B K N H"],
+    v: Float[Array, "B K N H"],
+    block: int,
+    kernel: Kernel = "blockwise",
 ) -> Float[Array, "B K G N H"]:
     """Causal attention within each row, in memory linear in its length.
 
@@ -32,18 +40,21 @@ def attend_row(
         q: queries, grouped by key head.
         k: keys.
         v: values.
-        block: queries and keys taken at a time; N is a multiple of it.
+        block: queries and keys that ``"blockwise"`` takes at a time; N is then a multiple of it.
+        kernel: what computes it (``mintjax.attention_kernels``).
 
     Returns:
         The mean of the values that each position sees, in their dtype.
 
     Raises:
-        ValueError: if N is no multiple of the block.
+        ValueError: if N is no multiple of the block, where that is taken.
 
     Example:
         >>> out = attend_row(q, k, v, 64)
     """
-    return _attend_row(q, k, v, block)
+    if kernel == "blockwise":
+        return _attend_row(q, k, v, block)
+    return platform_attention(kernel)(q, k, v)
 
 
 def _walk(step, carry, blocks: int):

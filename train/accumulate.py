@@ -84,7 +84,9 @@ class Accumulation:
         # without a token cost nothing, and another number of them would be another program.
         rows = min(options.gradients.rows, options.rollout.in_flight * options.rollout.group_size)
         size = None if state is None else state.capacity
-        for batch in micro_batches(episodes, divide(raw, own), rows=rows, size=size):
+        for batch in micro_batches(
+            episodes, divide(raw, own), rows=rows, tokens=options.gradients.tokens, size=size
+        ):
             assert state is not None and batch.episodes is not None  # tokens were fed
             # A row that fills the batch up has no token, so any cache will do for it.
             self._total.add(batch, take_rows(state, np.maximum(batch.episodes, 0)))

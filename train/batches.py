@@ -50,6 +50,7 @@ def micro_batches(
     advantages: Advantages,
     *,
     rows: int,
+    tokens: int | None = None,
     block: int = BLOCK,
     size: int | None = None,
 ) -> list[Batch]:
@@ -63,6 +64,9 @@ def micro_batches(
         episodes: one batch, of one temperature.
         advantages: theirs, normalised, in the same order.
         rows: B of every micro-batch; the last one is filled up with rows of length 0.
+        tokens: B is halved where as many rows would be more tokens, padding included: long rows share a micro-batch with
+            fewer others, and so with others of like length. Each padded length has one B. A row that is longer by itself
+            goes alone. None is no limit.
         block: see `padded_length`, which gives the N of each micro-batch.
         size: N of every micro-batch instead, where padding costs less than a program for another length.
 
@@ -70,7 +74,7 @@ def micro_batches(
         The micro-batches, the longest rows first; none where no episode carries a signal.
 
     Raises:
-        ValueError: where ``rows`` is less than 1, an episode is longer than ``size``, episodes and advantages differ in
+        ValueError: where ``rows`` or ``tokens`` is less than 1, an episode is longer than ``size``, episodes and advantages differ in
             number, temperatures differ, or samples were drawn greedily.
         RuntimeError: where the trained tokens are not those that were sampled: a fault of mintjax.
 
@@ -81,6 +85,8 @@ def micro_batches(
     """
     if rows < 1:
         raise ValueError(f"rows: expected at least 1, came {rows}.")
+    if tokens is not None and tokens < 1:
+        raise ValueError(f"tokens: expected at least 1, or None for no limit, came {tokens}.")
     if len(episodes) != len(advantages.values):
         raise ValueError(
             f"advantages: expected one entry an episode ({len(episodes)}), came "
@@ -93,11 +99,15 @@ def micro_batches(
         raise ValueError(f"size: expected at least {longest}, the longest episode, came {size}.")
     temperature = _one_temperature([episodes[i] for i in places])
     batches = []
-    for start in range(0, len(places), rows):
-        length = size or padded_length(len(episodes[places[start]].tokens), block)
-        batch = _empty_batch(rows, length, temperature)
+    while places:
+        length = size or padded_length(len(episodes[places[0]].tokens), block)
+        here = rows
+        while tokens is not None and here > 1 and here * length > tokens:
+            here //= 2
+        batch = _empty_batch(here, length, temperature)
         assert batch.episodes is not None
-        for row, place in enumerate(places[start : start + rows]):
+        together, places = places[:here], places[here:]
+        for row, place in enumerate(together):
             batch.episodes[row] = place
             _fill_row(
                 batch, row, episodes[place], advantages.values[place], advantages.trained[place]

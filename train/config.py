@@ -251,14 +251,22 @@ class GradientConfig:
     cache that the rollout left."""
     rows: int = 8
     """Episodes in one micro-batch; gradients of micro-batches are summed."""
+    tokens: int | None = None
+    """Most tokens in one micro-batch, padding included: where "rows" episodes have more, half as many go together, and so
+    on; null is no limit. It bounds memory, and leaves less padding where lengths are uneven."""
     segment: int = 64
     """Tokens in a segment of the plans "segments" and "reverse_only"."""
     remat: bool = False
     """Keep each layer's input alone for the backward pass and recompute the rest."""
+    attention: Literal["auto", "blockwise", "cudnn", "splash"] = "auto"
+    """What computes attention: "blockwise" runs anywhere, "cudnn" on NVIDIA GPUs in bfloat16 or float16, "splash" on a
+    TPU. "auto" is the platform's own for the plan "packed" where it can serve, otherwise "blockwise"."""
 
     def __post_init__(self) -> None:
         """Check the sizes."""
         require(self.rows >= 1, "gradients.rows", "at least 1", self.rows)
+        tokens = self.tokens
+        require(tokens is None or tokens >= 1, "gradients.tokens", "at least 1 or null", tokens)
         require(self.segment >= 1, "gradients.segment", "at least 1", self.segment)
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from mintjax.adapters import Adapter
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
-from mintjax.train.gradients import Plan, add_gradients, plan_arguments, plan_logprobs
+from mintjax.train.gradients import Plan, add_gradients, plan_arguments, plan_logprobs, settle
 
 CustomLoss = Callable[[Sequence[Float[Array, "B N *K"]]], tuple[Float[Array, ""], Any]]
 
@@ -52,7 +52,8 @@ def custom_gradients(
         The gradient, and what the loss saw and said.
 
     Raises:
-        ValueError: if the policy has no adapter, or a row's first token is trained or scored.
+        ValueError: if the policy has no adapter, a row's first token is trained or scored, or the plan names an
+            attention kernel that cannot serve the policy.
         TypeError: if the loss is no scalar.
 
     Example:
@@ -62,6 +63,7 @@ def custom_gradients(
         raise ValueError(
             "policy.adapter: None has no gradient; load_policy makes a policy with an adapter"
         )
+    plan = settle(plan, policy)
     scores, pulls = [], []
     for batch in batches:
         data, index = plan_arguments(batch, plan)

@@ -12,7 +12,7 @@ from mintjax.adapters import Adapter
 from mintjax.cache import State
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
-from mintjax.train.gradients import Plan, add_gradients, gradients
+from mintjax.train.gradients import Plan, add_gradients, fill, gradients
 from mintjax.train.losses import Loss
 from mintjax.train.policy_metrics import policy_metrics
 
@@ -77,7 +77,8 @@ class GradientSum:
             ``gradients/forwards_saved``: forward passes over a micro-batch that were not run, since its cache was there
             already; ``gradients/forward_tokens_saved``: the tokens in them, without padding. 0 but for the plan
             ``"reverse_only"``. Where there is a micro-batch, those of
-            :func:`mintjax.train.policy_metrics.policy_metrics` and ``loss`` as well.
+            :func:`mintjax.train.policy_metrics.policy_metrics`, ``loss`` and ``gradients/fill``
+            (:func:`mintjax.train.gradients.fill`) as well.
 
         Example:
             >>> total.metrics()["gradients/forwards_saved"]
@@ -90,7 +91,7 @@ class GradientSum:
         }
         if self.batches:
             metrics |= policy_metrics(self.batches, self.logprobs, self.loss)
-            metrics["loss"] = self.value
+            metrics |= {"loss": self.value, "gradients/fill": fill(self.batches, self.plan)}
         return metrics
 
 

@@ -6,17 +6,19 @@ a cache (``mintjax.train.segment_scan``), and ``"reverse_only"`` runs the pieces
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import Adapter
 from mintjax.attention import block_of
+from mintjax.attention_kernels import Kernel, choose_kernel, hardware_of
 from mintjax.cache import State
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch, padded_length
@@ -25,7 +27,7 @@ from mintjax.train.losses import Loss, LossInputs, masked_sum
 from mintjax.train.packed import row_logprobs
 from mintjax.train.reverse_only import check_state, reverse_gradients
 from mintjax.train.segment_scan import Segments, flat, segment_logprobs
-from mintjax.train.shared_prefixes import Level, find_levels, levels_of
+from mintjax.train.shared_prefixes import Level, cost, find_levels, levels_of
 
 _POSITIONS = 512  # scored positions are padded to this, doubled as often as it takes: few shapes, few compiles
 
@@ -41,12 +43,34 @@ class Plan:
         remat: keep less and compute more: each layer's input alone is kept for the backward pass.
         share: run what rows that stand next to each other begin with once, as the rows of a group do. With
             ``"segments"``; ``"reverse_only"`` shares what the cache does, and ``"packed"`` nothing.
+        attention: a kernel of ``mintjax.attention_kernels``, or ``"auto"``: for whole rows the platform's own where it
+            serves the weights' dtype, heads and devices, and ``"blockwise"`` elsewhere and for pieces over a cache,
+            which it does not read past the longest prefix.
     """
 
     kind: Literal["packed", "segments", "reverse_only"] = "packed"
     segment: int = 128
     remat: bool = False
     share: bool = True
+    attention: Literal["auto", "blockwise", "cudnn", "splash"] = "auto"
+
+
+def settle(plan: Plan, policy: Policy) -> Plan:
+    """The plan with the kernel that ``plan.attention`` stands for on the hardware where the policy lies.
+
+    Raises:
+        ValueError: if it names a kernel that cannot serve there.
+
+    Example:
+        >>> settle(Plan(), policy).attention  # on a CPU
+        'blockwise'
+    """
+    if plan.attention == "auto" and plan.kind != "packed":
+        return replace(plan, attention="blockwise")
+    dtype = jnp.dtype(policy.base["layers"][0]["q"].dtype)
+    hardware = hardware_of(policy.base["norm"])
+    kernel = choose_kernel(plan.attention, hardware, policy.config.head_dim, dtype)
+    return replace(plan, attention=kernel)
 
 
 class GradientMetrics(NamedTuple):
@@ -81,8 +105,8 @@ def gradients(
         positions, which are padded to few sizes.
 
     Raises:
-        ValueError: if a row's first token is trained (nothing predicts it), the policy has no adapter, or a state is
-            missing or of other streams.
+        ValueError: if a row's first token is trained (nothing predicts it), the policy has no adapter, a state is
+            missing or of other streams, or the plan names an attention kernel that cannot serve the policy.
         StaleCacheError: if the policy has been updated since it filled the state.
 
     Example:
@@ -92,6 +116,7 @@ def gradients(
         raise ValueError(
             "policy.adapter: None has no gradient; load_policy makes a policy with an adapter"
         )
+    plan = settle(plan, policy)
     if plan.kind == "reverse_only":
         if state is None:
             raise ValueError(
@@ -102,7 +127,14 @@ def gradients(
     inputs = _loss_inputs(batch, index)
     if plan.kind == "reverse_only":
         grads, value, scored = reverse_gradients(
-            policy, data, state, inputs, batch.temperature, loss=loss, remat=plan.remat
+            policy,
+            data,
+            state,
+            inputs,
+            batch.temperature,
+            loss=loss,
+            remat=plan.remat,
+            kernel=_kernel(plan),
         )
     else:
         grads, value, scored = _gradients(
@@ -124,11 +156,13 @@ def evaluate(policy: Policy, batch: Batch, loss: Loss, plan: Plan = Plan()) -> G
         The same metrics.
 
     Raises:
-        ValueError: if a row's first token is trained or scored.
+        ValueError: if a row's first token is trained or scored, or the plan names an attention kernel that cannot serve
+            the policy.
 
     Example:
         >>> evaluate(policy, batch, CrossEntropy()).loss
     """
+    plan = settle(plan, policy)
     data, index = plan_arguments(batch, plan)
     inputs = _loss_inputs(batch, index)
     value, scored = _evaluate(policy, data, inputs, batch.temperature, loss=loss, plan=plan)
@@ -153,11 +187,13 @@ def lower_gradients(
     Example:
         >>> lower_gradients(policy, batch, Ppo()).compile().memory_analysis().temp_size_in_bytes
     """
-    data, index = plan_arguments(batch, plan)
+    plan = settle(plan, policy)
+    data, index = plan_arguments(batch, plan, state)
     inputs = _loss_inputs(batch, index)
     if plan.kind == "reverse_only":
+        options = {"remat": plan.remat, "kernel": _kernel(plan)}
         return reverse_gradients.lower(
-            policy, data, state, inputs, batch.temperature, loss=loss, remat=plan.remat
+            policy, data, state, inputs, batch.temperature, loss=loss, **options
         )
     return _gradients.lower(policy, data, inputs, batch.temperature, loss=loss, plan=plan)
 
@@ -209,6 +245,36 @@ def plan_arguments(
     return _segment_arguments(plan.segment, levels, batch, scored)
 
 
+def fill(batches: Sequence[Batch], plan: Plan) -> float:
+    """The share of real tokens among all that a plan runs through the model.
+
+    Args:
+        batches: micro-batches, with a token in each.
+        plan: how they are computed on. ``"packed"`` runs every row to the padded length; the others run as many segments
+            as the longest row fills, and what rows share once.
+
+    Returns:
+        A number up to 1; 1 is no padding.
+
+    Example:
+        >>> fill([batch], Plan("segments", 64))
+        0.87
+    """
+    real, run = np.sum([_tokens_run(batch, plan) for batch in batches], axis=0)
+    return float(real / run)
+
+
+def _tokens_run(batch: Batch, plan: Plan) -> tuple[int, int]:
+    """Tokens that a plan runs once, without padding and with it."""
+    rows, size = batch.tokens.shape
+    if plan.kind == "packed":
+        return int(batch.length.sum()), rows * (size + _row_padding(size))
+    share = plan.share and plan.kind == "segments"
+    levels = find_levels(batch.tokens, batch.length, plan.segment, share=share)
+    real = sum(int((level.end - level.start).sum()) for level in levels)
+    return real, cost(levels, plan.segment) * plan.segment
+
+
 def plan_logprobs(
     adapter: Adapter | None,
     policy: Policy,
@@ -223,7 +289,8 @@ def plan_logprobs(
         policy: the model.
         data: what to score.
         temperature: what logits are divided by.
-        plan: the one that the arguments were made for.
+        plan: the one that the arguments were made for, settled (:func:`settle`): a trace does not tell where it will
+            run, so ``"auto"`` is ``"blockwise"`` here.
 
     Returns:
         Log probabilities in the order of the indices that came with the arguments.
@@ -231,11 +298,19 @@ def plan_logprobs(
     Example:
         >>> logprobs = plan_logprobs(policy.adapter, policy, data, 1.0, Plan())
     """
+    kernel = _kernel(plan)
     if not isinstance(data, Rows):
-        return flat(segment_logprobs(adapter, policy, data, temperature, plan.remat))
+        return flat(segment_logprobs(adapter, policy, data, temperature, plan.remat, kernel))
     block = block_of(data.tokens.shape[1])
     place = (data.tokens, data.positions, data.labels)
-    return row_logprobs(adapter, policy, *place, temperature, block=block, remat=plan.remat)
+    return row_logprobs(
+        adapter, policy, *place, temperature, block=block, remat=plan.remat, kernel=kernel
+    )
+
+
+def _kernel(plan: Plan) -> Kernel:
+    """The kernel to trace with."""
+    return "blockwise" if plan.attention == "auto" else plan.attention
 
 
 def _loss_inputs(batch: Batch, index: np.ndarray) -> LossInputs:
@@ -287,12 +362,17 @@ class Rows(NamedTuple):
 def _packed_arguments(batch: Batch, trained: np.ndarray) -> tuple[Rows, np.ndarray]:
     """Rows padded to the attention block, and for every scored position its index in the batch (-1 on padding)."""
     size = batch.tokens.shape[1]
-    padding = -size % block_of(size)
+    padding = _row_padding(size)
     index = np.full(_padded(trained.size, batch.tokens.size), -1)
     index[: trained.size] = trained
     positions = np.where(index >= 0, index + index // size * padding, 0).astype(np.int32)
     tokens = np.pad(batch.tokens, ((0, 0), (0, padding)))
     return Rows(tokens, positions, _pick(index, _labels(batch))), index
+
+
+def _row_padding(size: int) -> int:
+    """What a row lacks to a multiple of the attention block."""
+    return -size % block_of(size)
 
 
 def _segment_arguments(

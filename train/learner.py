@@ -74,7 +74,9 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
     # Segments without a token cost nothing, but another number of them is another program.
     longest = max(len(episode.tokens) for episode in episodes)
     size = bucket(longest) if config.gradients.plan == "segments" else None
-    for batch in micro_batches(episodes, advantages, rows=config.gradients.rows, size=size):
+    for batch in micro_batches(
+        episodes, advantages, rows=config.gradients.rows, tokens=config.gradients.tokens, size=size
+    ):
         total.add(batch)
     return step_with(config, train_state, total, raw, advantages)
 
@@ -122,7 +124,7 @@ def step_with(
 def gradient_plan(config: TrainConfig) -> Plan:
     """How a configuration's gradients are computed."""
     options = config.gradients
-    return Plan(options.plan, options.segment, options.remat)
+    return Plan(options.plan, options.segment, options.remat, attention=options.attention)
 
 
 def make_loss(config: LossConfig) -> Loss:

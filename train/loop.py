@@ -24,8 +24,9 @@ from mintjax.train.advantages import Advantages
 from mintjax.train.compiles import Compiles, counted_compiles, keep_compiled
 from mintjax.train.config import TrainConfig
 from mintjax.train.durable import write_atomic, write_rows
+from mintjax.train.gradients import settle
 from mintjax.train.invocation import record_invocation
-from mintjax.train.learner import learn, optimizer
+from mintjax.train.learner import gradient_plan, learn, optimizer
 from mintjax.train.metrics import append_metrics
 from mintjax.train.optimizer import TrainState, init_train_state
 from mintjax.train.progress import Reporter, report
@@ -86,7 +87,8 @@ def train(
     Raises:
         RunDirectoryError: if the run directory cannot be entered.
         RenderError: if tokenizer and renderer do not belong together.
-        ValueError: if the tokenizer has more tokens than the model has embeddings.
+        ValueError: if the tokenizer has more tokens than the model has embeddings, or the gradients' attention kernel
+            cannot serve the policy here.
         NonFiniteError: if a loss becomes nan or infinite; the checkpoint before that step is kept.
 
     Example:
@@ -95,6 +97,9 @@ def train(
     renderer = get_renderer(config.renderer, tokenizer)
     renderer.stop_tokens()  # a tokenizer without the format's control tokens is refused before a run directory is made
     _check_vocabulary(config, policy, tokenizer)
+    settle(
+        gradient_plan(config), policy
+    )  # an attention kernel that is not there is refused before, too
     with (
         open_run(config, overwrite=overwrite) as directory,
         stop_requests() as stop,

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import Adapter, layer_adapter
+from mintjax.attention_kernels import Kernel
 from mintjax.models.dense import embed, final_norm
 from mintjax.models.rope import rope_tables
 from mintjax.policy import Policy
@@ -27,6 +28,7 @@ def row_logprobs(
     *,
     block: int,
     remat: bool,
+    kernel: Kernel = "blockwise",
 ) -> Float[Array, " P *K"]:
     """Log probabilities of labels at chosen positions of right-padded rows, given all tokens before each in its row.
 
@@ -39,6 +41,7 @@ def row_logprobs(
         temperature: what logits are divided by.
         block: attention's block.
         remat: keep each layer's input alone and recompute the rest in the backward pass.
+        kernel: what computes attention.
 
     Returns:
         Log probabilities, shaped as the labels.
@@ -51,7 +54,7 @@ def row_logprobs(
     rope = rope_tables(policy.config, jnp.broadcast_to(jnp.arange(size), tokens.shape))
     residual = embed(policy.base, jnp.asarray(tokens))
     for i in range(policy.config.num_layers):
-        layer = partial(_layer, policy.replace(adapter=None), i, rope, block)
+        layer = partial(_layer, policy.replace(adapter=None), i, rope, block, kernel)
         residual = (_rematerialised(layer) if remat else layer)(layer_adapter(adapter, i), residual)
     hidden = final_norm(policy.config, policy.base, residual)
     nothing = jnp.zeros((batch, hidden.shape[-1]), hidden.dtype)
@@ -59,9 +62,9 @@ def row_logprobs(
     return token_logprobs(policy, scored_by, labels, temperature)
 
 
-def _layer(policy, index, rope, block, adapter, residual):
+def _layer(policy, index, rope, block, kernel, adapter, residual):
     q, k, v = start_layer(policy, index, rope)(adapter, residual)
-    return end_layer(policy, index)(adapter, residual, attend_row(q, k, v, block))
+    return end_layer(policy, index)(adapter, residual, attend_row(q, k, v, block, kernel))
 
 
 def _rematerialised(layer):

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from mintjax.adapters import Adapter
+from mintjax.attention_kernels import Kernel
 from mintjax.cache import State, check_overflow
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
@@ -48,7 +49,7 @@ def check_state(policy: Policy, batch: Batch, state: State) -> None:
         )
 
 
-@partial(jax.jit, static_argnames=("loss", "remat"))
+@partial(jax.jit, static_argnames=("loss", "remat", "kernel"))
 def reverse_gradients(
     policy: Policy,
     levels: tuple[Segments, ...],
@@ -58,6 +59,7 @@ def reverse_gradients(
     *,
     loss: Loss,
     remat: bool,
+    kernel: Kernel = "blockwise",
 ) -> tuple[Adapter, Float[Array, ""], Float[Array, " P *K"]]:
     """The gradient of a loss that is a sum over tokens.
 
@@ -71,6 +73,7 @@ def reverse_gradients(
         temperature: what logits are divided by.
         loss: maps each token's log probability to its term, whatever the others are.
         remat: see :func:`mintjax.train.segment_scan.segment_logprobs`.
+        kernel: what computes attention.
 
     Returns:
         The gradient of the adapter, the loss, and the log probabilities.
@@ -90,6 +93,6 @@ def reverse_gradients(
         return jax.grad(partial(masked_sum, loss), argnums=0)(logprobs, here)
 
     scan = Scan(policy.adapter, policy, levels, temperature, state)
-    grads, scores = walk_back(scan, cotangent, remat)
+    grads, scores = walk_back(scan, cotangent, remat, kernel)
     logprobs = flat(scores)
     return grads, masked_sum(loss, logprobs, inputs), logprobs

@@ -25,13 +25,14 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import Adapter, layer_adapter
-from mintjax.attention import attend, attend_backward
+from mintjax.attention_kernels import Kernel
 from mintjax.cache import State, fork, init_state
 from mintjax.extension import read, run_segment, slots_of
 from mintjax.models.dense import embed, final_norm
 from mintjax.models.rope import rope_tables
 from mintjax.policy import Policy
 from mintjax.scoring import token_logprobs
+from mintjax.segment_attention import attend_segment_vjp
 from mintjax.train.layers import add_trees, after, end_layer, start_layer
 from mintjax.types import Segment
 
@@ -61,6 +62,7 @@ def segment_logprobs(
     levels: tuple[Segments, ...],
     temperature: Float[ArrayLike, ""],
     remat: bool,
+    kernel: Kernel = "blockwise",
 ) -> tuple[Float[Array, "_ _ *K"], ...]:
     """Log probabilities of labels, each given a place in a segmented stream and all tokens before it in its row.
 
@@ -71,6 +73,7 @@ def segment_logprobs(
             meaning.
         temperature: what logits are divided by.
         remat: in the backward pass keep each layer's input alone, and run every layer of a segment once more.
+        kernel: what computes attention.
 
     Returns:
         For each level one log probability a label; 0 in trailing empty segments.
@@ -78,7 +81,7 @@ def segment_logprobs(
     Example:
         >>> (logprobs,) = segment_logprobs(policy.adapter, policy, (segments,), 1.0, False)
     """
-    return _segment_logprobs(adapter, policy, levels, temperature, remat)
+    return _segment_logprobs(adapter, policy, levels, temperature, remat, kernel)
 
 
 def flat(levels: Sequence[Float[Array, "_ _ *K"]]) -> Float[Array, " P *K"]:
@@ -116,20 +119,20 @@ def _score(policy: Policy, segment: Segments, hidden: Array, temperature):
     return token_logprobs(policy, predictors, segment.labels, temperature)
 
 
-def _forward(adapter, policy, levels, temperature, remat):
+def _forward(adapter, policy, levels, temperature, remat, kernel):
     del remat
     policy = policy.replace(adapter=adapter)
     state: State | None = None
     scores = []
     for segments in levels:
-        state, logprobs = _run_level(policy, segments, temperature, state)
+        state, logprobs = _run_level(policy, segments, temperature, state, kernel)
         scores.append(logprobs)
     assert state is not None  # there is a level
     return tuple(scores), Scan(adapter, policy, levels, temperature, state)
 
 
 def _run_level(
-    policy: Policy, segments: Segments, temperature, prefix: State | None
+    policy: Policy, segments: Segments, temperature, prefix: State | None, kernel: Kernel
 ) -> tuple[State, Array]:
     """The cache of one level, filled, and its log probabilities."""
     steps, batch, size = segments.tokens.shape
@@ -144,7 +147,7 @@ def _run_level(
         # The prefix stays outside of what the loop carries, since it does not change.
         state = state.replace(prefix=prefix)
         tokens = Segment(segment.tokens, segment.length)
-        hidden, state = run_segment(policy, tokens, state, first=steps == 1)
+        hidden, state = run_segment(policy, tokens, state, kernel, first=steps == 1)
         scores = _score(policy, segment, hidden, temperature)
         logprobs = lax.dynamic_update_index_in_dim(logprobs, scores, t, 0)
         return state.replace(prefix=None), logprobs
@@ -170,6 +173,7 @@ def walk_back(
     scan: Scan,
     cotangent: Cotangent,
     remat: bool,
+    kernel: Kernel = "blockwise",
 ) -> tuple[Adapter, tuple[Float[Array, "_ _ *K"], ...]]:
     """Walks a finished cache from its last segment to its first, level by level.
 
@@ -177,6 +181,7 @@ def walk_back(
         scan: what to walk over.
         cotangent: what flows to the log probabilities of a segment, given its level, its number and themselves.
         remat: see :func:`segment_logprobs`.
+        kernel: what computes attention.
 
     Returns:
         The gradient of the adapter, and the log probabilities of each level, which the walk computes anyway.
@@ -199,7 +204,7 @@ def walk_back(
         def step(i, walk, level=level, steps=steps, starts=starts):
             t = steps - 1 - i
             own = states[level].replace(length=_at(starts, t))
-            return _segment_backward(scan, level, t, own, cotangent, walk, remat)
+            return _segment_backward(scan, level, t, own, cotangent, walk, remat, kernel)
 
         walk = _Walk(adapter, caches, jnp.zeros(segments.labels.shape, dtype))
         # All that flows to this level's cache has arrived once it is walked.
@@ -214,8 +219,8 @@ def _lineage(state: State) -> list[State]:
     return [*(() if state.prefix is None else _lineage(state.prefix)), state]
 
 
-def _backward(remat, scan: Scan, cotangents: tuple[Float[Array, "_ _ *K"], ...]):
-    grads, _ = walk_back(scan, lambda level, t, _: _at(cotangents[level], t), remat)
+def _backward(remat, kernel, scan: Scan, cotangents: tuple[Float[Array, "_ _ *K"], ...]):
+    grads, _ = walk_back(scan, lambda level, t, _: _at(cotangents[level], t), remat, kernel)
     return grads, None, None, None
 
 
@@ -227,6 +232,7 @@ def _segment_backward(
     cotangent: Cotangent,
     walk: _Walk,
     remat: bool,
+    kernel: Kernel,
 ) -> _Walk:
     """Runs one segment again, after a level's cache as it was before it, and adds its gradient to the walk."""
     adapter, policy = scan.adapter, scan.policy.replace(adapter=None)
@@ -245,14 +251,12 @@ def _segment_backward(
         spans = state.spans(i)
         if alone:
             spans = spans[:-1]
-        attended = attend(q, k, v, spans)
-        residual, pull_end = jax.vjp(
-            end_layer(policy, i), layer_adapter(adapter, i), residual, attended.out
-        )
+        out, pull_attention = attend_segment_vjp(q, k, v, spans, kernel)
+        residual, pull_end = jax.vjp(end_layer(policy, i), layer_adapter(adapter, i), residual, out)
 
         def pull(cotangent: Array, d_spans: list[tuple[Array, Array]]):
             d_end, d_residual, d_out = pull_end(cotangent)
-            grads = attend_backward(q, k, v, spans, attended, d_out, d_spans[: len(spans)])
+            grads = pull_attention(d_out, d_spans[: len(spans)])
             d_spans = [*grads.spans, *d_spans[len(spans) :]]
             # Every later segment has added to the slots of this one by now. They are read where the attention has
             # left them, though it has not touched them: read before it, the buffers would be copied at every step.
@@ -293,5 +297,5 @@ def _segment_backward(
     )
 
 
-_segment_logprobs = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(4,))
+_segment_logprobs = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(4, 5))
 _segment_logprobs.defvjp(_forward, _backward)

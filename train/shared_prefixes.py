@@ -5,7 +5,7 @@ what smaller blocks share after it, and at last what each row has of its own. Bl
 shapes of a program are fixed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +66,7 @@ def find_levels(
             end = np.maximum(shared[fan], start) if fan > 1 else length
             levels.append(_level(fan, end, start, length))
             start = end
-        if _cost(levels, segment) <= _WORTH ** (len(levels) - len(best)) * _cost(best, segment):
+        if cost(levels, segment) <= _WORTH ** (len(levels) - len(best)) * cost(best, segment):
             best = levels
     return best
 
@@ -150,8 +150,13 @@ def _level(fan: int, end: np.ndarray, start: np.ndarray, length: np.ndarray) -> 
     return Level(fan, row, start[row], end[row])
 
 
-def _cost(levels: list[Level], segment: int) -> int:
-    """How many segments are run, a row each."""
+def cost(levels: Sequence[Level], segment: int) -> int:
+    """How many segments are run, a row each.
+
+    Example:
+        >>> cost(find_levels(tokens, length, 128), 128)
+        8
+    """
     return sum(
         level.row.size * -(-int((level.end - level.start).max()) // segment) for level in levels
     )

@@ -54,6 +54,25 @@ def test_every_array_is_aligned_with_the_tokens(episodes):
     assert [first.episodes.tolist(), last.episodes.tolist()] == [order[:3], [order[3], -1, -1]]
 
 
+def test_a_limit_on_tokens_lets_fewer_of_the_long_rows_together(make_episode):
+    # Padded to 64, 64, 24, 24, 24, 8: two rows of 64 are more than 100, three of 24 are not.
+    lengths = [60, 58, 22, 21, 20, 8]
+    episodes = [
+        make_episode([float(i % 2)], member=i, prompts=[n - 4], samples=[4])
+        for i, n in enumerate(lengths)
+    ]
+    advantages = group_advantages(episodes)
+    batches = micro_batches(episodes, advantages, rows=4, tokens=100, block=BLOCK)
+    assert [batch.tokens.shape for batch in batches] == [(1, 64), (1, 64), (4, 24)]
+    assert [batch.length.tolist() for batch in batches] == [[60], [58], [22, 21, 20, 8]]
+    assert [place for batch in batches for place in batch.episodes] == list(range(6))
+    # A row that is more by itself is not cut; without a limit, all go by fours.
+    alone = micro_batches(episodes, advantages, rows=4, tokens=10, block=BLOCK)
+    assert [len(batch.length) for batch in alone] == [1] * 6
+    unlimited = micro_batches(episodes, advantages, rows=4, block=BLOCK)
+    assert [batch.tokens.shape for batch in unlimited] == [(4, 64), (4, 24)]
+
+
 def test_trained_tokens_are_the_sampled_ones_of_turns_with_a_signal(episodes):
     batches = micro_batches(episodes, group_advantages(episodes), rows=2, block=BLOCK)
     assert sum(int(batch.mask.sum()) for batch in batches) == (4 + 9) + (5 + 5)
@@ -113,9 +132,11 @@ def test_a_size_that_is_given_is_that_of_every_micro_batch(episodes):
         micro_batches(episodes, advantages, rows=3, size=18)
 
 
-def test_no_rows_are_refused(episodes):
+def test_no_rows_and_no_tokens_are_refused(episodes):
     with pytest.raises(ValueError, match="rows: expected at least 1, came 0"):
         micro_batches(episodes, group_advantages(episodes), rows=0)
+    with pytest.raises(ValueError, match=r"tokens: expected at least 1, or None .*, came 0"):
+        micro_batches(episodes, group_advantages(episodes), rows=1, tokens=0)
 
 
 def test_padded_lengths_are_few_and_close():

@@ -10,9 +10,9 @@ import pytest
 import mintjax.extension
 import mintjax.train.segment_scan
 from mintjax.train.custom_loss import custom_gradients
-from mintjax.train.gradients import Plan, gradients
+from mintjax.train.gradients import Plan, fill, gradients, plan_arguments
 from mintjax.train.losses import CrossEntropy, ImportanceSampling, LossInputs, Ppo
-from mintjax.train.segment_scan import Segments, segment_logprobs
+from mintjax.train.segment_scan import Segments, count, segment_logprobs
 from tests.naive import naive_logprobs
 from tests.tiny import CONFIG, random_batch, relative_difference, tiny_policy
 
@@ -280,6 +280,19 @@ def test_a_custom_loss_has_the_gradient_of_the_built_in_one(plan):
     np.testing.assert_allclose(
         found.logprobs[0], metrics.logprobs, rtol=0, atol=TOLERANCE[np.float32]
     )
+
+
+@pytest.mark.parametrize(("lengths", "size"), [([290, 0, 141], 300), ([70, 0, 41], 80)])
+def test_fill_counts_the_tokens_that_are_run(lengths, size):
+    batch = random_batch(lengths, size)
+    rows = plan_arguments(batch, Plan())[0]
+    assert fill([batch], Plan()) == sum(lengths) / rows.tokens.size
+    for kind in ("segments", "reverse_only"):
+        plan = Plan(kind, segment=24)
+        segments = plan_arguments(batch, plan)[0]
+        run = segments.tokens[: int(count(segments))].size
+        assert fill([batch], plan) == sum(lengths) / run
+        assert fill([batch, batch], plan) == fill([batch], plan)
 
 
 def test_training_a_first_token_is_refused():

@@ -108,6 +108,7 @@ def test_run_leaves_its_files(tmp_path, parts):
     assert first["mismatch/logp_abs_max"] < 1e-5, (
         "the sampler's log probabilities are the trainer's"
     )
+    assert 0 < first["gradients/fill"] < 1
     assert first["learning_rate"] == pytest.approx(0.015), "half of the peak, by the warm-up of 2"
     for path in (
         run.rollouts(2),
