@@ -10,7 +10,7 @@ from mintjax.models.dense import unembed
 from mintjax.policy import Policy
 from mintjax.sampling import log_probability
 
-_CHUNK = 128  # positions whose logits are held at a time
+CHUNK = 128  # positions whose logits are held at a time
 
 
 def predictors(
@@ -83,6 +83,6 @@ def top_logprobs(
 
 def _chunks(x: Array) -> Array:
     """Rows in chunks of equal size, padded with zeros at the end."""
-    chunk = min(_CHUNK, len(x))
+    chunk = min(CHUNK, len(x))
     x = jnp.pad(x, ((0, -len(x) % chunk), *((0, 0) for _ in x.shape[1:])))
     return x.reshape(-1, chunk, *x.shape[1:])

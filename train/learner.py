@@ -16,7 +16,7 @@ from mintjax.train.config import (
     PpoConfig,
     TrainConfig,
 )
-from mintjax.train.gradients import Plan, add_gradients, gradients
+from mintjax.train.gradients import add_gradients, gradients
 from mintjax.train.losses import CrossEntropy, ImportanceSampling, Loss, Ppo
 from mintjax.train.optimizer import (
     TrainState,
@@ -25,6 +25,7 @@ from mintjax.train.optimizer import (
     make_schedule,
     update,
 )
+from mintjax.train.plan_choice import named_plan
 from mintjax.train.policy_metrics import policy_metrics
 from mintjax.types import Episode
 
@@ -80,7 +81,7 @@ def learn(
     if not batches:
         return Learned(train_state, advantages, metrics | {"update/skipped": 1.0})
     loss = make_loss(config.loss)
-    plan = Plan(config.gradients.plan, config.gradients.segment, config.gradients.remat)
+    plan = named_plan(config.gradients)
     total, value, logprobs = None, 0.0, []
     for batch in batches:
         grads, found = gradients(train_state.policy, batch, loss, plan, _rows_of(state, batch))

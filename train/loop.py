@@ -20,6 +20,7 @@ from mintjax.renderers import get_renderer
 from mintjax.renderers.tokenizer import adapt
 from mintjax.train import checkpoints, plots
 from mintjax.train.advantages import Advantages
+from mintjax.train.byte_sizes import show_bytes
 from mintjax.train.compiles import Compiles, counted_compiles, keep_compiled
 from mintjax.train.config import TrainConfig
 from mintjax.train.durable import write_atomic, write_rows
@@ -27,6 +28,8 @@ from mintjax.train.invocation import record_invocation
 from mintjax.train.learner import learn, optimizer
 from mintjax.train.metrics import append_metrics
 from mintjax.train.optimizer import TrainState, init_train_state
+from mintjax.train.plan_choice import PlanChoice
+from mintjax.train.plan_settling import settle_plan
 from mintjax.train.progress import Reporter, report
 from mintjax.train.resume import resume
 from mintjax.train.rollout import Rollout, RolloutSettings, rollout
@@ -86,6 +89,7 @@ def train(
         RenderError: if tokenizer and renderer do not belong together.
         ValueError: if the tokenizer has more tokens than the model has embeddings.
         NonFiniteError: if a loss becomes nan or infinite; the checkpoint before that step is kept.
+        PlanMemoryError: if the plan is to be chosen and none fits into memory.
 
     Example:
         >>> train_state = train(config, policy, tokenizer)
@@ -101,8 +105,11 @@ def train(
     ):
         record_invocation(directory, seed=config.seed, devices=[str(d) for d in jax.devices()])
         train_state = init_train_state(policy, optimizer(config))
+        config, plan = settle_plan(config, policy, directory)
+        reporter.say(f"gradients    {plan}")
         loop = _Loop(
             config,
+            plan,
             renderer,
             tokenizer,
             directory,
@@ -123,6 +130,7 @@ class _Loop:
     """What every step needs; nothing here changes from step to step but the times of the phases."""
 
     config: TrainConfig
+    plan: PlanChoice
     renderer: Any
     tokenizer: Any
     directory: RunDirectory
@@ -215,7 +223,7 @@ class _Loop:
         del state
         with self._phase("write"):
             self._write_episodes(step, episodes, learned.advantages)
-        metrics |= learned.metrics
+        metrics |= learned.metrics | self._plan_metrics(episodes)
         due = config.evaluation.every and step % config.evaluation.every == 0
         if due or (config.evaluation.at_end and step == config.steps):
             metrics |= self._evaluate(step, learned.train_state.policy)
@@ -227,6 +235,18 @@ class _Loop:
         row = append_metrics(self.directory.metrics, step, metrics)
         self.reporter.step(row)
         return learned.train_state, row
+
+    def _plan_metrics(self, episodes: list[Episode]) -> dict[str, float]:
+        """The plan in numbers; rows that outgrow what it was chosen for are said aloud."""
+        longest = max(len(episode.tokens) for episode in episodes)
+        metrics = self.plan.metrics(longest)
+        if self.plan.exceeded(longest):
+            self.reporter.say(
+                f"a row of {longest} tokens: the plan needs about "
+                f"{show_bytes(metrics['plan/need_bytes'])}, more than there was when it was chosen for "
+                f"{self.plan.tokens} tokens; set rollout.capacity to the longest episode and start anew"
+            )
+        return metrics
 
     def _sample(
         self, policy: Policy, tasks: Sequence[Any], step: int, *, greedy: bool = False
