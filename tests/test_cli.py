@@ -98,7 +98,8 @@ def test_a_warning_is_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["--version"], ["train", "--help"], ["render", "--help"]]
+    "arguments",
+    [["--help"], ["--version"], ["train", "--help"], ["render", "--help"], ["plan", "--help"]],
 )
 def test_help_is_there_without_loading_jax(arguments):
     program = (
@@ -116,6 +117,7 @@ def test_help_is_there_without_loading_jax(arguments):
     expected = {
         "--help": "train CONFIG.yaml",
         "--version": f"mintjax {mintjax.__version__}",
+        "plan": "usage: mintjax plan ",
         "render": "usage: mintjax render ",
         "train": "\noptimizer.learning_rate: float = 0.0003\n",
     }[arguments[0]]
