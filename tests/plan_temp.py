@@ -28,7 +28,7 @@ def compiled_bytes(shapes: Shapes, plan: Plan, rows: int, tokens: int) -> int:
     """Temporary memory and results of the compiled gradient in which every token is scored, and the copy of the cache
     that it is handed."""
     config, lora = shapes.config, shapes.lora
-    adapter = jax.eval_shape(partial(init_adapter, config, lora), jax.random.key(0))
+    adapter = jax.eval_shape(lambda: init_adapter(config, lora, jax.random.key(0)))
     base = weight_shapes(config, jnp.dtype(shapes.dtype))
     policy = Policy(config, lora, base, adapter, ids())
     if plan.kind == "packed":

@@ -18,7 +18,7 @@ _FILL = 0.9  # of the memory there is: estimates are within a tenth of what was 
 _Kind = Literal["packed", "segments", "reverse_only"]
 # Fastest first, each with its cost in units of one forward pass over the tokens. Of two that cost the same, the first
 # has fewer and larger products.
-_COSTS: dict[tuple[_Kind, bool], int] = {
+PLAN_COSTS: dict[tuple[_Kind, bool], int] = {
     ("packed", False): 2,
     ("reverse_only", False): 2,
     ("packed", True): 3,
@@ -188,7 +188,7 @@ def plan_needs(config: TrainConfig, shapes: Shapes) -> list[PlanNeed]:
     options, rollout = config.gradients, config.rollout
     caches = rollout.groups * rollout.group_size * token_bytes(shapes).cache
     needs = []
-    for (kind, remat), forwards in _COSTS.items():
+    for (kind, remat), forwards in PLAN_COSTS.items():
         plan = named_plan(replace(options, plan=kind, remat=remat, memory=None))
         need = PlanNeed(plan, forwards, plan_memory(shapes, plan, options.rows), options.rows)
         if kind == "reverse_only":

@@ -12,7 +12,7 @@ them. A plan is told by what it keeps of them, and for how many tokens:
 What the compiler adds or saves by fusing cannot be seen in shapes. It goes in as three factors that were measured.
 """
 
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -181,8 +181,9 @@ def _kept(shapes: Shapes, layers: int, tokens: int) -> int:
     adapter = _adapter(config, shapes.lora)
     policy = Policy(config, shapes.lora, base, adapter, _array())
 
-    def forward(policy: Policy, *row: jax.Array) -> Any:
+    def forward(policy: Policy, tokens: Any, positions: Any, labels: Any) -> Any:
         def logprobs(adapter: Any) -> jax.Array:
+            row = (tokens, positions, labels)
             return row_logprobs(adapter, policy, *row, 1.0, block=BLOCK, remat=False)
 
         return jax.vjp(logprobs, policy.adapter)[1]
@@ -198,7 +199,7 @@ def _array(*shape: int) -> Any:
 
 def _adapter(config: ModelConfig, lora: LoraConfig) -> Any:
     """An abstract adapter."""
-    return jax.eval_shape(partial(init_adapter, config, lora), jax.random.key(0))
+    return jax.eval_shape(lambda: init_adapter(config, lora, jax.random.key(0)))
 
 
 def _size(tree: Any) -> int:

@@ -1,6 +1,6 @@
 """The tables of docs/memory.md say what the estimate says: `python -m tests.memory_table` prints them."""
 
-from mintjax.train.plan_choice import _COSTS
+from mintjax.train.plan_choice import PLAN_COSTS
 from tests.layout import ROOT
 from tests.memory_table import SHAPES, TOKENS, layer_rows, plan_rows
 
@@ -20,5 +20,5 @@ def test_plans_are_listed_in_the_order_they_are_tried_in():
         for row in (line.split("|") for line in DOC.splitlines())
         if len(row) == 6 and row[2].strip().isdigit()
     ]
-    tried = [(kind + ", remat" * remat, str(cost)) for (kind, remat), cost in _COSTS.items()]
+    tried = [(kind + ", remat" * remat, str(cost)) for (kind, remat), cost in PLAN_COSTS.items()]
     assert told == tried
