@@ -34,9 +34,10 @@ _LENGTHS = (
 )  # beyond the rows that attention takes in one block, so that all grows evenly
 
 # XLA's temporary memory for CPU, in units of the numbers that one layer keeps: beside all layers' (.33 and .56 at two
-# shapes), while one layer is recomputed (1.62 and 1.80), and for each layer of a segment (1.07 and 1.35).
+# shapes), while one layer is recomputed (1.62 and 1.80; 1.47 with jax 0.12), and for each layer of a segment (1.07 and
+# 1.35).
 _BESIDE_LAYERS = 0.5
-_RECOMPUTED_LAYER = 1.75
+_RECOMPUTED_LAYER = 1.65
 _SEGMENT_LAYER = 1.15
 _HEAD_COPIES = 2  # a chunk's logits, and their gradient
 _SCORE_COPIES = 4  # attention's scores and weights of one block, and their gradients

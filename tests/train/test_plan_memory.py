@@ -57,7 +57,7 @@ def test_a_layer_keeps_at_least_its_linears_inputs_and_more_layers_keep_more():
     config = SHAPES.config
     inputs = 2 * config.hidden_size + config.num_heads * config.head_dim + 96
     assert found.layer > 4 * inputs
-    deeper = SHAPES._replace(config=replace(config, num_layers=6))
+    deeper = SHAPES._replace(config=replace(config, num_layers=4))
     assert token_bytes(deeper).layer == found.layer
     assert token_bytes(deeper).cache == 2 * found.cache
 
