@@ -8,9 +8,11 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from mintjax.adapters import LoraConfig, init_adapter
+from mintjax.models.config import ModelConfig
 from mintjax.policy import Policy
-from mintjax.weights.gguf_file import load_gguf, metadata, open_gguf
-from mintjax.weights.registry import MODEL_FILES, TOKENIZER_FILES, locate
+from mintjax.weights.config_json import model_config
+from mintjax.weights.gguf_file import config_of, load_gguf, metadata, open_gguf
+from mintjax.weights.registry import CONFIG_FILES, MODEL_FILES, TOKENIZER_FILES, locate
 from mintjax.weights.safetensors_directory import load_directory, read_json
 
 if TYPE_CHECKING:
@@ -66,6 +68,42 @@ def load_policy(
         trained = jax.device_put(trained, NamedSharding(mesh, PartitionSpec()))
     adapter, version = trained
     return Policy(config=config, lora=lora, base=base, adapter=adapter, version=version)
+
+
+def load_model_config(path_or_name: str | Path, *, dtype: Any = None) -> tuple[ModelConfig, Any]:
+    """Reads what a model is, and leaves its weights where they are.
+
+    Of a hub repository ``config.json`` alone is fetched; a registered model is fetched whole, since it is one file.
+
+    Args:
+        path_or_name: as for :func:`load_policy`.
+        dtype: as for :func:`load_policy`.
+
+    Returns:
+        The decoder's description, and the dtype that its weights would be loaded in.
+
+    Raises:
+        FileNotFoundError: where the model is not here and cannot be fetched.
+        ValueError: for what is not implemented or does not fit, named; and where neither ``config.json`` nor ``dtype``
+            gives a dtype.
+
+    Example:
+        >>> config, dtype = load_model_config("smollm2-135m-instruct")  # doctest: +SKIP
+        >>> config.num_layers, dtype.name  # doctest: +SKIP
+        (30, 'float32')
+    """
+    path = locate(path_or_name, CONFIG_FILES)
+    if not path.is_dir():
+        config = config_of(open_gguf(path), str(path_or_name))
+        return config, jnp.dtype(jnp.float32 if dtype is None else dtype)
+    fields = read_json(path / "config.json")
+    config = model_config(fields, str(path_or_name))
+    found = dtype or fields.get("dtype") or fields.get("torch_dtype")
+    if found is None:
+        raise ValueError(
+            f"{path / 'config.json'}: it gives no dtype, and the weights are not read here; pass dtype= (model.dtype)"
+        )
+    return config, jnp.dtype(found)
 
 
 def load_tokenizer(path_or_name: str | Path) -> "Tokenizer":

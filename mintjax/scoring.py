@@ -10,7 +10,10 @@ from mintjax.models.dense import unembed
 from mintjax.policy import Policy
 from mintjax.sampling import log_probability
 
-_CHUNK = 128  # positions whose logits are held at a time
+CHUNK = 128  # positions whose logits are held at a time
+COUNTED_CHUNK = (
+    64  # the same, where a count says how many are real: smaller, so that fewer are in vain
+)
 
 
 def predictors(
@@ -25,6 +28,7 @@ def token_logprobs(
     hidden: Float[Array, "*shape D"],
     tokens: Int[Array | np.ndarray, "..."],
     temperature: Float[ArrayLike, ""] = 1.0,
+    count: Int[ArrayLike, ""] | None = None,
 ) -> Float[Array, "..."]:
     """Log probability of each token under the logits of its hidden state.
 
@@ -35,9 +39,10 @@ def token_logprobs(
         hidden: the state that each token is predicted from (see :func:`predictors`).
         tokens: the tokens to score, one a hidden state, or ``[*shape, K]``.
         temperature: what logits are divided by; above 0.
+        count: how many hidden states are real, the first ones; None is all. Chunks past them cost nothing.
 
     Returns:
-        Log probabilities in at least float32, shaped as ``tokens``.
+        Log probabilities in at least float32, shaped as ``tokens``; numbers without meaning past ``count``.
 
     Example:
         >>> token_logprobs(policy, hidden[:, :-1], tokens[:, 1:])
@@ -51,7 +56,19 @@ def token_logprobs(
         logits = unembed(policy.lora, policy.base, policy.adapter, hidden) / temperature
         return log_probability(logits, tokens)
 
-    scores = jax.lax.map(score, (_chunks(rows), _chunks(labels)))
+    if count is None:
+        scores = jax.lax.map(score, (_chunks(rows), _chunks(labels)))
+    else:
+        chunks = _chunks(rows, COUNTED_CHUNK), _chunks(labels, COUNTED_CHUNK)
+        dtype = jnp.promote_types(rows.dtype, jnp.float32)
+
+        def score_if_real(chunk: tuple[Array, Array, Array]) -> Array:
+            start, hidden, tokens = chunk
+            nothing = jnp.zeros(tokens.shape, dtype)
+            return jax.lax.cond(start < count, score, lambda _: nothing, (hidden, tokens))
+
+        starts = jnp.arange(len(chunks[0])) * chunks[0].shape[1]
+        scores = jax.lax.map(score_if_real, (starts, *chunks))
     return scores.reshape(-1, *labels.shape[1:])[: len(rows)].reshape(tokens.shape)
 
 
@@ -81,8 +98,8 @@ def top_logprobs(
     return tuple(x.reshape(-1, k)[: len(hidden)] for x in (ids, logprobs))
 
 
-def _chunks(x: Array) -> Array:
+def _chunks(x: Array, chunk: int = CHUNK) -> Array:
     """Rows in chunks of equal size, padded with zeros at the end."""
-    chunk = min(_CHUNK, len(x))
+    chunk = min(chunk, len(x))
     x = jnp.pad(x, ((0, -len(x) % chunk), *((0, 0) for _ in x.shape[1:])))
     return x.reshape(-1, chunk, *x.shape[1:])

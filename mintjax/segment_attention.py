@@ -72,7 +72,8 @@ def attend_segment_vjp(
         return attended.out, pull
 
     def run(q, k, v, cached):
-        seen = [Span(*pair, span.length) for pair, span in zip(cached, spans, strict=True)]
+        pairs = zip(cached, spans, strict=True)
+        seen = [Span(keys, values, span.length) for (keys, values), span in pairs]
         return platform_attention(kernel)(q, k, v, seen)
 
     out, pull_run = jax.vjp(run, q, k, v, [(span.keys, span.values) for span in spans])

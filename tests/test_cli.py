@@ -99,7 +99,14 @@ def test_a_warning_is_one_line(tmp_path):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], ["train", "--help"], ["render", "--help"], ["bench", "--help"]],
+    [
+        ["--help"],
+        ["--version"],
+        ["train", "--help"],
+        ["render", "--help"],
+        ["bench", "--help"],
+        ["plan", "--help"],
+    ],
 )
 def test_help_is_there_without_loading_jax(arguments):
     program = (
@@ -118,6 +125,7 @@ def test_help_is_there_without_loading_jax(arguments):
         "--help": "train CONFIG.yaml",
         "--version": f"mintjax {mintjax.__version__}",
         "bench": "usage: mintjax bench ",
+        "plan": "usage: mintjax plan ",
         "render": "usage: mintjax render ",
         "train": "\noptimizer.learning_rate: float = 0.0003\n",
     }[arguments[0]]

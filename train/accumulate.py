@@ -17,9 +17,10 @@ from mintjax.train.advantages import divide, divisors, group_advantages
 from mintjax.train.batches import micro_batches
 from mintjax.train.config import TrainConfig
 from mintjax.train.gradient_sum import GradientSum
-from mintjax.train.learner import Learned, gradient_plan, make_loss, step_with
+from mintjax.train.learner import Learned, make_loss, step_with
 from mintjax.train.losses import scales_with_advantages
 from mintjax.train.optimizer import TrainState
+from mintjax.train.plan_choice import named_plan
 from mintjax.types import Episode
 
 
@@ -52,7 +53,7 @@ class Accumulation:
                 f"'segments' or 'packed', whose gradient is computed then"
             )
         self._config, self._train_state = config, train_state
-        self._total = GradientSum(train_state.policy, loss, gradient_plan(config))
+        self._total = GradientSum(train_state.policy, loss, named_plan(config.gradients))
         self._episodes: list[Episode] = []
 
     def add(self, episodes: Sequence[Episode], state: State | None) -> None:

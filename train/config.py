@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar
 import draccus
 
 from mintjax.train.advantages import ESTIMATORS, NORMALISERS
+from mintjax.train.byte_sizes import parse_bytes
 from mintjax.train.environment import Environment
 
 Kind = TypeVar("Kind", bound=type)
@@ -246,28 +247,45 @@ class OptimizerConfig:
 class GradientConfig:
     """How the gradient of the episodes is computed. Every plan gives the same gradient."""
 
-    plan: Literal["packed", "segments", "reverse_only"] = "packed"
+    plan: Literal["auto", "packed", "segments", "reverse_only"] = "auto"
     """One packed row an episode; a scan over segments that carries the cache; or its backward walk alone over the
-    cache that the rollout left."""
+    cache that the rollout left. "auto" takes the fastest that fits in memory, once for the whole run; docs/memory.md
+    says how."""
+    memory: int | str | None = None
+    """What the plan "auto" lets a gradient take: bytes, or a text such as "2GiB"; null is all that is free when the run
+    starts."""
     rows: int = 8
     """Episodes in one micro-batch; gradients of micro-batches are summed."""
     tokens: int | None = None
     """Most tokens in one micro-batch, padding included: where "rows" episodes have more, half as many go together, and so
     on; null is no limit. It bounds memory, and leaves less padding where lengths are uneven."""
-    segment: int = 64
+    segment: int = 128
     """Tokens in a segment of the plans "segments" and "reverse_only"."""
     remat: bool = False
-    """Keep each layer's input alone for the backward pass and recompute the rest."""
+    """Keep each layer's input alone for the backward pass and recompute the rest; the plan "auto" decides it itself."""
     attention: Literal["auto", "blockwise", "cudnn", "splash"] = "auto"
     """What computes attention: "blockwise" runs anywhere, "cudnn" on NVIDIA GPUs in bfloat16 or float16, "splash" on a
     TPU. "auto" is the platform's own for the plan "packed" where it can serve, otherwise "blockwise"."""
 
     def __post_init__(self) -> None:
-        """Check the sizes."""
+        """Check the sizes, and that nothing is asked for that the plan does not heed."""
         require(self.rows >= 1, "gradients.rows", "at least 1", self.rows)
         tokens = self.tokens
         require(tokens is None or tokens >= 1, "gradients.tokens", "at least 1 or null", tokens)
         require(self.segment >= 1, "gradients.segment", "at least 1", self.segment)
+        auto = self.plan == "auto"
+        require(
+            not (auto and self.remat),
+            "gradients.remat",
+            'false with gradients.plan "auto", which decides it itself',
+            self.remat,
+        )
+        if self.memory is not None:
+            require(auto, "gradients.memory", 'null unless gradients.plan is "auto"', self.memory)
+            try:
+                parse_bytes(self.memory)
+            except ValueError as error:
+                raise ConfigError(f"gradients.memory: {error}") from None
 
 
 @dataclass(frozen=True)

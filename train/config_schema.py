@@ -211,12 +211,13 @@ def _check_field(kind: Any, value: Any, path: tuple[str, ...], partial: bool) ->
         check(kind, value, path, partial=partial)
         return
     parts = typing.get_args(kind) if allows_null(kind) else (kind,)
+    plain = tuple(part for part in parts if isinstance(part, type))
     problem = f"{'.'.join(path)}: expected {type_name(kind)}, got {value!r}"
     if value is None and not allows_null(kind):
         raise ConfigError(problem)
     if isinstance(value, bool) and bool not in parts:
         raise ConfigError(problem)
-    if value is not None and str in parts and not isinstance(value, str):
+    if value is not None and str in parts and not isinstance(value, plain):
         raise ConfigError(f"{problem}; put it in quotes if it is meant as text")
 
 

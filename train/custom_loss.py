@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from mintjax.adapters import Adapter
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
-from mintjax.train.gradients import Plan, add_gradients, plan_arguments, plan_logprobs, settle
+from mintjax.train.gradients import Plan, add_gradients, plan_arguments, plan_logprobs, with_kernel
 
 CustomLoss = Callable[[Sequence[Float[Array, "B N *K"]]], tuple[Float[Array, ""], Any]]
 
@@ -63,7 +63,7 @@ def custom_gradients(
         raise ValueError(
             "policy.adapter: None has no gradient; load_policy makes a policy with an adapter"
         )
-    plan = settle(plan, policy)
+    plan = with_kernel(plan, policy)
     scores, pulls = [], []
     for batch in batches:
         data, index = plan_arguments(batch, plan)

@@ -19,9 +19,9 @@ from jaxtyping import Array, Float, Int
 from mintjax.adapters import Adapter
 from mintjax.attention import block_of
 from mintjax.attention_kernels import Kernel, choose_kernel, hardware_of
-from mintjax.cache import State
+from mintjax.cache import State, bucket
 from mintjax.policy import Policy
-from mintjax.train.batches import Batch, padded_length
+from mintjax.train.batches import Batch
 from mintjax.train.layers import add_trees
 from mintjax.train.losses import Loss, LossInputs, masked_sum
 from mintjax.train.packed import row_logprobs
@@ -55,14 +55,14 @@ class Plan:
     attention: Literal["auto", "blockwise", "cudnn", "splash"] = "auto"
 
 
-def settle(plan: Plan, policy: Policy) -> Plan:
+def with_kernel(plan: Plan, policy: Policy) -> Plan:
     """The plan with the kernel that ``plan.attention`` stands for on the hardware where the policy lies.
 
     Raises:
         ValueError: if it names a kernel that cannot serve there.
 
     Example:
-        >>> settle(Plan(), policy).attention  # on a CPU
+        >>> with_kernel(Plan(), policy).attention  # on a CPU
         'blockwise'
     """
     if plan.attention == "auto" and plan.kind != "packed":
@@ -116,7 +116,7 @@ def gradients(
         raise ValueError(
             "policy.adapter: None has no gradient; load_policy makes a policy with an adapter"
         )
-    plan = settle(plan, policy)
+    plan = with_kernel(plan, policy)
     if plan.kind == "reverse_only":
         if state is None:
             raise ValueError(
@@ -162,7 +162,7 @@ def evaluate(policy: Policy, batch: Batch, loss: Loss, plan: Plan = Plan()) -> G
     Example:
         >>> evaluate(policy, batch, CrossEntropy()).loss
     """
-    plan = settle(plan, policy)
+    plan = with_kernel(plan, policy)
     data, index = plan_arguments(batch, plan)
     inputs = _loss_inputs(batch, index)
     value, scored = _evaluate(policy, data, inputs, batch.temperature, loss=loss, plan=plan)
@@ -187,7 +187,7 @@ def lower_gradients(
     Example:
         >>> lower_gradients(policy, batch, Ppo()).compile().memory_analysis().temp_size_in_bytes
     """
-    plan = settle(plan, policy)
+    plan = with_kernel(plan, policy)
     data, index = plan_arguments(batch, plan, state)
     inputs = _loss_inputs(batch, index)
     if plan.kind == "reverse_only":
@@ -289,7 +289,7 @@ def plan_logprobs(
         policy: the model.
         data: what to score.
         temperature: what logits are divided by.
-        plan: the one that the arguments were made for, settled (:func:`settle`): a trace does not tell where it will
+        plan: the one that the arguments were made for, with its kernel (:func:`with_kernel`): a trace does not tell where it will
             run, so ``"auto"`` is ``"blockwise"`` here.
 
     Returns:
@@ -385,9 +385,8 @@ def _segment_arguments(
     for level in levels:
         rows = level.row.size
         longest = int((level.end - level.start).max())
-        steps = -(
-            -(padded_length(max(longest, 1), segment) if len(levels) > 1 else size) // segment
-        )
+        # Segments without a token cost nothing, and another number of them is another program.
+        steps = -(-(bucket(longest) if len(levels) > 1 else size) // segment)
         columns = level.start[:, None] + np.arange(steps * segment)
         tokens = np.where(
             columns < level.end[:, None],
@@ -401,7 +400,9 @@ def _segment_arguments(
         here = (level.start[owner] <= predictor) & (predictor < level.end[owner])
         owner, place = owner[here], (predictor - level.start[owner])[here]
         step = place // segment
-        count = _few_counts(int(np.bincount(step, minlength=1).max()), rows * segment)
+        scored = np.bincount(step, minlength=steps).astype(np.int32)
+        # As many as there are places: another number of labels is no other program. A place may have several.
+        count = rows * segment * max(1, -(-int(scored.max()) // (rows * segment)))
         index = np.full((steps, count), -1)
         positions = np.zeros(index.shape, np.int32)
         for t in range(steps):
@@ -409,15 +410,10 @@ def _segment_arguments(
             index[t, : now.sum()] = trained[here][now]
             positions[t, : now.sum()] = owner[now] * segment + place[now] % segment
         tokens = tokens.reshape(rows, steps, segment).swapaxes(0, 1)
-        found.append(Segments(tokens, length, positions, _pick(index, _labels(batch))))
+        labels = _pick(index, _labels(batch))
+        found.append(Segments(tokens, length, positions, labels, scored))
         indices.append(index.reshape(-1))
     return tuple(found), np.concatenate(indices)
-
-
-def _few_counts(count: int, places: int) -> int:
-    """The number of positions that ``count`` are padded to: a multiple of a quarter of the places, at least one quarter."""
-    quarter = -(-places // 4)
-    return quarter * max(1, -(-count // quarter))
 
 
 @partial(jax.jit, static_argnames=("loss", "plan"))

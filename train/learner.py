@@ -17,7 +17,6 @@ from mintjax.train.config import (
     TrainConfig,
 )
 from mintjax.train.gradient_sum import GradientSum
-from mintjax.train.gradients import Plan
 from mintjax.train.losses import CrossEntropy, ImportanceSampling, Loss, Ppo
 from mintjax.train.optimizer import (
     TrainState,
@@ -26,6 +25,7 @@ from mintjax.train.optimizer import (
     make_schedule,
     update,
 )
+from mintjax.train.plan_choice import named_plan
 from mintjax.types import Episode
 
 
@@ -70,7 +70,7 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
     """
     raw = group_advantages(episodes, config.advantage)
     advantages = normalise(raw, episodes, config.normaliser, max_tokens=config.rollout.max_tokens)
-    total = GradientSum(train_state.policy, make_loss(config.loss), gradient_plan(config))
+    total = GradientSum(train_state.policy, make_loss(config.loss), named_plan(config.gradients))
     # Segments without a token cost nothing, but another number of them is another program.
     longest = max(len(episode.tokens) for episode in episodes)
     size = bucket(longest) if config.gradients.plan == "segments" else None
@@ -119,12 +119,6 @@ def step_with(
     metrics |= total.metrics()
     metrics |= {"grad_norm": norm, "learning_rate": float(rate), "update/skipped": 0.0}
     return Learned(update(train_state, total.grads), advantages, metrics)
-
-
-def gradient_plan(config: TrainConfig) -> Plan:
-    """How a configuration's gradients are computed."""
-    options = config.gradients
-    return Plan(options.plan, options.segment, options.remat, attention=options.attention)
 
 
 def make_loss(config: LossConfig) -> Loss:

@@ -21,14 +21,17 @@ from mintjax.renderers.tokenizer import adapt
 from mintjax.train import checkpoints, plots
 from mintjax.train.accumulate import Accumulation
 from mintjax.train.advantages import Advantages
+from mintjax.train.byte_sizes import show_bytes
 from mintjax.train.compiles import Compiles, counted_compiles, keep_compiled
 from mintjax.train.config import TrainConfig
 from mintjax.train.durable import write_atomic, write_rows
-from mintjax.train.gradients import settle
+from mintjax.train.gradients import Plan, with_kernel
 from mintjax.train.invocation import record_invocation
-from mintjax.train.learner import gradient_plan, learn, optimizer
+from mintjax.train.learner import learn, optimizer
 from mintjax.train.metrics import append_metrics
 from mintjax.train.optimizer import TrainState, init_train_state
+from mintjax.train.plan_choice import PlanChoice
+from mintjax.train.plan_settling import settle_plan
 from mintjax.train.progress import Reporter, report
 from mintjax.train.resume import resume
 from mintjax.train.rollout import RolloutSettings, rollout
@@ -90,6 +93,7 @@ def train(
         ValueError: if the tokenizer has more tokens than the model has embeddings, or the gradients' attention kernel
             cannot serve the policy here.
         NonFiniteError: if a loss becomes nan or infinite; the checkpoint before that step is kept.
+        PlanMemoryError: if the plan is to be chosen and none fits into memory.
 
     Example:
         >>> train_state = train(config, policy, tokenizer)
@@ -97,9 +101,8 @@ def train(
     renderer = get_renderer(config.renderer, tokenizer)
     renderer.stop_tokens()  # a tokenizer without the format's control tokens is refused before a run directory is made
     _check_vocabulary(config, policy, tokenizer)
-    settle(
-        gradient_plan(config), policy
-    )  # an attention kernel that is not there is refused before, too
+    # An attention kernel that cannot serve is refused before, too.
+    with_kernel(Plan(attention=config.gradients.attention), policy)
     with (
         open_run(config, overwrite=overwrite) as directory,
         stop_requests() as stop,
@@ -108,8 +111,11 @@ def train(
     ):
         record_invocation(directory, seed=config.seed, devices=[str(d) for d in jax.devices()])
         train_state = init_train_state(policy, optimizer(config))
+        config, plan = settle_plan(config, policy, directory)
+        reporter.say(f"gradients    {plan}")
         loop = _Loop(
             config,
+            plan,
             renderer,
             tokenizer,
             directory,
@@ -130,6 +136,7 @@ class _Loop:
     """What every step needs; nothing here changes from step to step but the times of the phases."""
 
     config: TrainConfig
+    plan: PlanChoice
     renderer: Any
     tokenizer: Any
     directory: RunDirectory
@@ -224,7 +231,7 @@ class _Loop:
             )
         with self._phase("write"):
             self._write_episodes(step, episodes, learned.advantages)
-        metrics |= learned.metrics
+        metrics |= learned.metrics | self._plan_metrics(episodes)
         due = config.evaluation.every and step % config.evaluation.every == 0
         if due or (config.evaluation.at_end and step == config.steps):
             metrics |= self._evaluate(step, learned.train_state.policy)
@@ -236,6 +243,18 @@ class _Loop:
         row = append_metrics(self.directory.metrics, step, metrics)
         self.reporter.step(row)
         return learned.train_state, row
+
+    def _plan_metrics(self, episodes: list[Episode]) -> dict[str, float]:
+        """The plan in numbers; rows that outgrow what it was chosen for are said aloud."""
+        longest = max(len(episode.tokens) for episode in episodes)
+        metrics = self.plan.metrics(longest)
+        if self.plan.exceeded(longest):
+            self.reporter.say(
+                f"a row of {longest} tokens: the plan needs about "
+                f"{show_bytes(metrics['plan/need_bytes'])}, more than there was when it was chosen for "
+                f"{self.plan.tokens} tokens; set rollout.capacity to the longest episode and start anew"
+            )
+        return metrics
 
     def _sample(
         self,

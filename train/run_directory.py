@@ -2,6 +2,7 @@
 
     <root>/<name>/
         config.yaml             the resolved configuration; reloadable
+        plan.json               the gradient plan, where gradients.plan leaves the choice to the run
         invocation.json         one entry a start: arguments, versions, git commit, seed, devices
         code.diff               uncommitted changes, where the run was started in a git work tree
         metrics.jsonl           one row a step
@@ -47,6 +48,11 @@ class RunDirectory:
     def config(self) -> Path:
         """The resolved configuration."""
         return self.path / "config.yaml"
+
+    @property
+    def plan(self) -> Path:
+        """The gradient plan that was chosen, and why."""
+        return self.path / "plan.json"
 
     @property
     def metrics(self) -> Path:

@@ -48,12 +48,14 @@ class Segments(NamedTuple):
         positions: ``[T, P]`` places that predict a label, as indices into a segment's flattened ``[B, S]``; a place may
             predict several, as the last one before streams part does.
         labels: ``[T, P]`` or ``[T, P, K]``, the ids to score there: a stream's next token, or any.
+        scored: ``[T]`` how many labels a segment has; the others are padding.
     """
 
     tokens: Int[Array | np.ndarray, "T B S"]
     length: Int[Array | np.ndarray, "T B"]
     positions: Int[Array | np.ndarray, "T P"]
     labels: Int[Array | np.ndarray, "T P *K"]
+    scored: Int[Array | np.ndarray, " T"]
 
 
 def segment_logprobs(
@@ -116,7 +118,7 @@ def count(segments: Segments) -> Int[Array, ""]:
 def _score(policy: Policy, segment: Segments, hidden: Array, temperature):
     """Log probabilities of a segment's labels."""
     predictors = hidden.reshape(-1, hidden.shape[-1])[segment.positions]
-    return token_logprobs(policy, predictors, segment.labels, temperature)
+    return token_logprobs(policy, predictors, segment.labels, temperature, segment.scored)
 
 
 def _forward(adapter, policy, levels, temperature, remat, kernel):

@@ -10,13 +10,16 @@ from typing import Any
 
 import mintjax
 from mintjax.cli.bench import bench
+from mintjax.cli.plan import plan
 from mintjax.cli.render import render
 from mintjax.cli.train import train
 
-_COMMANDS = {"bench": bench, "render": render, "train": train}
+_COMMANDS = {"bench": bench, "plan": plan, "render": render, "train": train}
 _DESCRIPTION = """commands:
   train CONFIG.yaml [field=value | --field value]... [--overwrite]
                  train a policy in an environment; see mintjax train --help
+  plan CONFIG.yaml [field=value | --field value]... [--tokens N]
+                 show what a run takes in memory and compiles; see mintjax plan --help
   render CONVERSATION.json --renderer NAME [--html PAGE.html]
                  show a conversation token by token; see mintjax render --help
   bench [NAME]... [--json] [--runs N] [--plot FILE.png]

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from mintjax.cli.experiment import read_experiment
+
 _USAGE = """usage: mintjax train CONFIG.yaml [field=value | --field value]... [--overwrite]
 
 Train a policy in an environment. CONFIG.yaml is a file, or the name of a shipped experiment such as
@@ -30,8 +32,6 @@ def train(arguments: Sequence[str]) -> int:
     Example:
         >>> train(["count_down", "steps=1", "--overwrite"])
     """
-    from mintjax.train.config_files import load_config
-
     if {"-h", "--help"} & set(arguments):
         from mintjax.train.config_help import help_text
 
@@ -39,13 +39,7 @@ def train(arguments: Sequence[str]) -> int:
         return 0
     overwrite = "--overwrite" in arguments
     rest = [argument for argument in arguments if argument != "--overwrite"]
-    if not rest or rest[0].startswith("-") or "=" in rest[0]:
-        from mintjax.train.config import ConfigError
-
-        raise ConfigError(
-            f"CONFIG.yaml: expected a file first, got {rest[0] if rest else 'nothing'}; see --help"
-        )
-    config = load_config(rest[0], rest[1:])
+    config = read_experiment(rest)
     from mintjax.train.loop import run
 
     run(config, overwrite=overwrite)

@@ -106,26 +106,17 @@ def load_gguf(
     Example:
         >>> config, base = load_gguf(Path("model.gguf"), "model")  # doctest: +SKIP
     """
-    from gguf import dequantize
-
     reader = open_gguf(path)
     tensors = {tensor.name: tensor for tensor in reader.tensors}
 
-    def read(tensor: str) -> np.ndarray:
-        packed = tensors[tensor]
-        try:
-            return dequantize(packed.data, packed.tensor_type)
-        except NotImplementedError as error:
-            raise ValueError(f"{path}: {tensor}: {error}; quantise the file otherwise") from error
-
-    divisors = read(_ROPE_DIVISORS) if _ROPE_DIVISORS in tensors else None
-    config = gguf_config(metadata(reader), name, tied_head="output.weight" not in tensors)
-    if divisors is not None:
-        config = _with_divisors(config, divisors)
+    config = config_of(reader, name)
     interleaved = reader.fields["general.architecture"].contents() == "llama"
 
     def read_weight(tensor: str) -> np.ndarray:
-        weight = read(tensor)
+        try:
+            weight = _values(tensors[tensor])
+        except NotImplementedError as error:
+            raise ValueError(f"{path}: {tensor}: {error}; quantise the file otherwise") from error
         if interleaved and tensor.endswith((".attn_q.weight", ".attn_k.weight")):
             return halves_from_interleaved(weight, config.head_dim)
         return weight
@@ -140,6 +131,30 @@ def load_gguf(
         mesh=mesh,
     )
     return config, base
+
+
+def config_of(reader: "GGUFReader", name: str) -> ModelConfig:
+    """Reads the configuration of an open file: its metadata, and which tensors there are.
+
+    Args:
+        reader: the file.
+        name: what the policy is called by.
+
+    Returns:
+        The decoder's description.
+
+    Raises:
+        ValueError: for what is not implemented or does not fit, named.
+
+    Example:
+        >>> config_of(open_gguf(Path("model.gguf")), "model").num_layers  # doctest: +SKIP
+        30
+    """
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    config = gguf_config(metadata(reader), name, tied_head="output.weight" not in tensors)
+    if _ROPE_DIVISORS not in tensors:
+        return config
+    return _with_divisors(config, _values(tensors[_ROPE_DIVISORS]))
 
 
 def gguf_config(fields: Mapping[str, Any], name: str, *, tied_head: bool) -> ModelConfig:
@@ -233,6 +248,13 @@ def _tensor_name(key: str) -> str:
         return _TOP[key]
     _, layer, weight = key.split(".")
     return f"blk.{layer}.{_LAYER[weight]}.weight"
+
+
+def _values(tensor: Any) -> np.ndarray:
+    """A tensor of a GGUF file, dequantised."""
+    from gguf import dequantize
+
+    return dequantize(tensor.data, tensor.tensor_type)
 
 
 def _with_divisors(config: ModelConfig, divisors: np.ndarray) -> ModelConfig:

@@ -15,6 +15,7 @@ MODELS = {
 }
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+CONFIG_FILES = ("config.json",)
 MODEL_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json")
 
 

@@ -12,7 +12,7 @@ from mintjax.attention_kernels import Hardware, attend_cudnn, attend_splash
 from mintjax.cache import init_state
 from mintjax.extension import extend
 from mintjax.train.custom_loss import custom_gradients
-from mintjax.train.gradients import Plan, evaluate, gradients, settle
+from mintjax.train.gradients import Plan, evaluate, gradients, with_kernel
 from mintjax.train.loop import train
 from mintjax.train.losses import ImportanceSampling, Ppo
 from mintjax.types import Segment
@@ -47,7 +47,7 @@ def case():
 def test_a_kernel_gives_the_gradient_of_the_plain_one(monkeypatch, case, plan):
     # cuDNN is not here: jax's plain implementation behind the same wrapper stands in for it.
     policy, batch, reference = case
-    monkeypatch.setattr(mintjax.train.gradients, "settle", lambda plan, policy: plan)
+    monkeypatch.setattr(mintjax.train.gradients, "with_kernel", lambda plan, policy: plan)
     calls = []
 
     def stand_in(*args):
@@ -65,7 +65,7 @@ def test_a_kernel_gives_the_gradient_of_the_plain_one(monkeypatch, case, plan):
 
 def test_splash_goes_through_the_segment_scan(monkeypatch, case):
     policy, batch, reference = case
-    monkeypatch.setattr(mintjax.train.gradients, "settle", lambda plan, policy: plan)
+    monkeypatch.setattr(mintjax.train.gradients, "with_kernel", lambda plan, policy: plan)
     monkeypatch.setattr(
         "mintjax.attention_kernels.attend_splash", partial(attend_splash, interpret=True)
     )
@@ -77,14 +77,14 @@ def test_splash_goes_through_the_segment_scan(monkeypatch, case):
 
 def test_auto_is_the_platforms_kernel_for_whole_rows_alone(monkeypatch):
     policy = tiny_policy(jnp.bfloat16)
-    assert settle(Plan(), policy).attention == "blockwise"
+    assert with_kernel(Plan(), policy).attention == "blockwise"
     hopper = Hardware("cuda", (9, 0))
     monkeypatch.setattr(mintjax.train.gradients, "hardware_of", lambda _: hopper)
-    assert settle(Plan(), policy).attention == "cudnn"
-    assert settle(Plan("segments"), policy).attention == "blockwise"
-    assert settle(Plan("segments", attention="cudnn"), policy).attention == "cudnn"
-    assert settle(Plan(), tiny_policy()).attention == "blockwise"  # float32
-    assert settle(Plan(remat=True), policy) == Plan(remat=True, attention="cudnn")
+    assert with_kernel(Plan(), policy).attention == "cudnn"
+    assert with_kernel(Plan("segments"), policy).attention == "blockwise"
+    assert with_kernel(Plan("segments", attention="cudnn"), policy).attention == "cudnn"
+    assert with_kernel(Plan(), tiny_policy()).attention == "blockwise"  # float32
+    assert with_kernel(Plan(remat=True), policy) == Plan(remat=True, attention="cudnn")
 
 
 def test_a_run_with_a_kernel_that_is_not_there_is_refused_before_it_starts(tmp_path):

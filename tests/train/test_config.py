@@ -93,6 +93,19 @@ def test_every_field_round_trips_with_a_value_that_is_not_its_default(write):
     assert load_config(write(to_yaml(config))) == config
 
 
+@pytest.mark.parametrize(("text", "memory"), [("2GiB", "2GiB"), ("2000", 2000), ("null", None)])
+def test_a_size_is_a_number_a_text_or_null(write, text, memory):
+    config = load_config(write(MINIMAL), [f"gradients.memory={text}"])
+    assert config.gradients.memory == memory
+    assert load_config(write(MINIMAL + f"gradients: {{memory: {text}}}\n")) == config
+    assert load_config(write(to_yaml(config))) == config
+
+
+def test_a_size_is_not_a_truth_value(write):
+    with pytest.raises(ConfigError, match="memory: expected int or str or null, got True"):
+        load_config(write(MINIMAL + "gradients: {memory: true}\n"))
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -114,7 +127,7 @@ def test_every_field_round_trips_with_a_value_that_is_not_its_default(write):
         ("optimizer.learning_rate=nan", "optimizer.learning_rate: expected .*, got nan"),
         (
             "gradients.plan=pack",
-            "gradients.plan: expected packed or segments or reverse_only, got 'pack'",
+            "gradients.plan: expected auto or packed or segments or reverse_only, got 'pack'",
         ),
         ("rollout.group_size=1", "rollout.group_size: expected at least 2 .*, got 1"),
         (

@@ -117,7 +117,9 @@ def turn_segments(batch):
     count = max(map(len, scored))
     padded = np.array([here + [(0, 0, -1)] * (count - len(here)) for here in scored])
     positions, labels, index = np.moveaxis(padded, 2, 0)
-    return Segments(tokens, length, positions.astype(np.int32), labels.astype(np.int32)), index
+    count = np.array([len(here) for here in scored], np.int32)
+    arrays = positions.astype(np.int32), labels.astype(np.int32), count
+    return Segments(tokens, length, *arrays), index
 
 
 def turn_gradient(policy, batch):

@@ -1,0 +1,29 @@
+"""What a command line says of an experiment: a file, and fields to override."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mintjax.train.config import TrainConfig
+
+
+def read_experiment(arguments: Sequence[str]) -> "TrainConfig":
+    """The configuration that a command's arguments describe.
+
+    Args:
+        arguments: ``CONFIG.yaml`` and overrides, without the command's own options.
+
+    Raises:
+        ConfigError: where there is no file first, or the configuration cannot be used.
+
+    Example:
+        >>> read_experiment(["count_down", "steps=1"]).steps
+        1
+    """
+    from mintjax.train.config import ConfigError
+    from mintjax.train.config_files import load_config
+
+    if not arguments or arguments[0].startswith("-") or "=" in arguments[0]:
+        got = arguments[0] if arguments else "nothing"
+        raise ConfigError(f"CONFIG.yaml: expected a file first, got {got}; see --help")
+    return load_config(arguments[0], arguments[1:])

@@ -1,0 +1,72 @@
+"""The table of docs/memory.md. `python -m tests.memory_table` prints it."""
+
+from mintjax.adapters import LoraConfig
+from mintjax.models.config import ModelConfig, RopeConfig
+from mintjax.train.byte_sizes import show_bytes
+from mintjax.train.gradients import Plan
+from mintjax.train.plan_choice import plan_name
+from mintjax.train.plan_memory import PlanMemory, Shapes, plan_memory, token_bytes
+
+QWEN3_4B = ModelConfig(
+    name="Qwen3-4B",
+    vocab_size=151936,
+    hidden_size=2560,
+    intermediate_size=9728,
+    num_layers=36,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    context=40960,
+    qk_norm=True,
+    rope=RopeConfig(theta=1e6),
+)
+SHAPES = Shapes(QWEN3_4B, LoraConfig(rank=16), "bfloat16")
+TOKENS = 32768
+SEGMENT = 64
+# Layers, width, and numbers that the cache holds of a token in a layer, as the models' public configurations have them.
+ARITHMETIC = {
+    "Qwen3-4B": (36, 2560, 2 * 8 * 128),
+    "Qwen3-30B-A3B": (48, 2048, 2 * 4 * 128),
+    "Kimi-K2": (61, 7168, 512 + 64),
+}
+CACHED, ACCUMULATED = (
+    2,
+    4,
+)  # bytes of bfloat16, and of the float32 that gradients and the residual stream are in
+
+
+def plan_rows() -> list[str]:
+    """What each plan takes for one row of Qwen3-4B."""
+    lines = []
+    for kind in ("packed", "segments", "reverse_only"):
+        for remat in (False, True):
+            plan = Plan(kind, SEGMENT, remat)  # type: ignore
+            memory = handed(plan, plan_memory(SHAPES, plan, rows=1))
+            total = memory.fixed + TOKENS * memory.per_token
+            lines.append(
+                f"| `{plan_name(plan)}` | {memory.per_token:,} | {show_bytes(memory.fixed)} | {show_bytes(total)} |"
+            )
+    return lines
+
+
+def handed(plan: Plan, memory: PlanMemory) -> PlanMemory:
+    """With the rollout's cache of the row, which a walk over it keeps alive."""
+    held = token_bytes(SHAPES).cache if plan.kind == "reverse_only" else 0
+    return memory._replace(per_token=memory.per_token + held)
+
+
+def layer_rows() -> list[str]:
+    """What one layer holds of a token, by arithmetic."""
+    lines = []
+    for name, (layers, width, numbers) in ARITHMETIC.items():
+        cache, gradient, layer_input = CACHED * numbers, ACCUMULATED * numbers, ACCUMULATED * width
+        scan = layers * (cache + gradient)
+        row = layers * layer_input
+        lines.append(
+            f"| {name} | {layers} | {cache:,} | {gradient:,} | {cache + gradient:,} | {layer_input:,} | {scan:,} | {row:,} |"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    print("\n".join([*plan_rows(), "", *layer_rows()]))

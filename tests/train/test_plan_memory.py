@@ -1,0 +1,70 @@
+"""Estimates of what plans take in memory, against what the compiler plans, and against sums done by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from mintjax.adapters import LoraConfig
+from mintjax.train.gradients import Plan
+from mintjax.train.plan_memory import (
+    Shapes,
+    adapter_bytes,
+    base_bytes,
+    plan_memory,
+    token_bytes,
+)
+from tests.plan_temp import compiled_bytes
+from tests.tiny import CONFIG
+
+SHAPES = Shapes(replace(CONFIG, num_layers=2, intermediate_size=96), LoraConfig(rank=3), "float32")
+LENGTHS = (320, 640)  # beyond what attention takes in one block
+# Of the compiler's figure. What it fuses or keeps beside what a layer's backward pass needs cannot be seen in shapes.
+A_TOKEN = {"packed": 0.15, "segments": 0.02}
+WHOLE = 0.25
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan("packed"), Plan("packed", remat=True), Plan("segments", 64)], ids=str
+)
+def test_an_estimate_is_what_the_compiler_plans(plan):
+    estimate = plan_memory(SHAPES, plan, rows=2)
+    short, long = (compiled_bytes(SHAPES, plan, 2, tokens) for tokens in LENGTHS)
+    slope = (long - short) / (LENGTHS[1] - LENGTHS[0])
+    assert 2 * estimate.per_token == pytest.approx(slope, rel=A_TOKEN[plan.kind])
+    total = estimate.fixed + 2 * LENGTHS[1] * estimate.per_token
+    assert total == pytest.approx(long, rel=WHOLE)
+
+
+def test_what_arithmetic_tells_is_counted_to_the_byte():
+    config = SHAPES.config
+    numbers = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    for dtype, size in (("float32", 4), ("bfloat16", 2)):
+        found = token_bytes(SHAPES._replace(dtype=dtype))
+        assert found.cache == size * numbers
+        assert found.cache_gradient == 4 * numbers
+        assert found.layer_input == 4 * config.hidden_size
+    d, f, q, k = config.hidden_size, 96, 32, 16
+    linears = 2 * d * q + 2 * d * k + 3 * d * f
+    norms = 2 * d + 2 * config.head_dim
+    weights = 2 * (linears + norms) + d + 2 * config.vocab_size * d
+    assert base_bytes(SHAPES) == 4 * weights
+    ins_and_outs = 2 * (d + q) + 2 * (d + k) + 3 * (d + f)
+    assert adapter_bytes(SHAPES) == 4 * 2 * 3 * ins_and_outs
+
+
+def test_a_layer_keeps_at_least_its_linears_inputs_and_more_layers_keep_more():
+    found = token_bytes(SHAPES)
+    config = SHAPES.config
+    inputs = 2 * config.hidden_size + config.num_heads * config.head_dim + 96
+    assert found.layer > 4 * inputs
+    deeper = SHAPES._replace(config=replace(config, num_layers=4))
+    assert token_bytes(deeper).layer == found.layer
+    assert token_bytes(deeper).cache == 2 * found.cache
+
+
+def test_rows_share_what_does_not_grow_and_a_segments_part_grows_with_them():
+    one, two = (plan_memory(SHAPES, Plan("segments", 64), rows) for rows in (1, 2))
+    assert one.per_token == two.per_token
+    assert one.fixed < two.fixed < 2 * one.fixed
+    packed = [plan_memory(SHAPES, Plan("packed"), rows) for rows in (1, 2)]
+    assert packed[0] == packed[1]

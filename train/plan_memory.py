@@ -1,0 +1,208 @@
+"""What a gradient plan takes in memory, from shapes alone: nothing is allocated and nothing compiled.
+
+The backward pass of a layer needs numbers that its forward pass made; ``jax.eval_shape`` of the layer's own code counts
+them. A plan is told by what it keeps of them, and for how many tokens:
+
+    packed              every layer's, of whole rows
+    packed, remat       every layer's input, and one layer's at a time, of whole rows
+    segments            cache and its gradient of whole rows; every layer's numbers of one segment
+    segments, remat     the same with every layer's input, and one layer's numbers, of one segment
+    reverse_only        as segments, in a copy of the rollout's cache
+
+What the compiler adds or saves by fusing cannot be seen in shapes. It goes in as three factors that were measured.
+"""
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from mintjax.adapters import LoraConfig, init_adapter
+from mintjax.attention import BLOCK
+from mintjax.models.config import ModelConfig
+from mintjax.models.dense import weight_shapes
+from mintjax.policy import Policy
+from mintjax.scoring import CHUNK
+from mintjax.train.gradients import Plan
+from mintjax.train.packed import row_logprobs
+
+_LENGTHS = (
+    512,
+    1024,
+)  # beyond the rows that attention takes in one block, so that all grows evenly
+
+# XLA's temporary memory for CPU, in units of the numbers that one layer keeps: beside all layers' (.33 and .56 at two
+# shapes), while one layer is recomputed (1.62 and 1.80; 1.47 with jax 0.12), and for each layer of a segment (1.07 and
+# 1.35).
+_BESIDE_LAYERS = 0.5
+_RECOMPUTED_LAYER = 1.65
+_SEGMENT_LAYER = 1.15
+_HEAD_COPIES = 2  # a chunk's logits, and their gradient
+_SCORE_COPIES = 4  # attention's scores and weights of one block, and their gradients
+
+
+class Shapes(NamedTuple):
+    """What an estimate is made from. Hashable.
+
+    Attributes:
+        config: the model.
+        lora: its adapter.
+        dtype: name of the base weights' dtype.
+    """
+
+    config: ModelConfig
+    lora: LoraConfig
+    dtype: str
+
+
+class TokenBytes(NamedTuple):
+    """Bytes that a token takes in one place or another.
+
+    Attributes:
+        layer: what one layer keeps of it for its backward pass.
+        head: the same of what follows the last layer.
+        layer_input: its residual stream between two layers.
+        cache: its keys and values in all layers.
+        cache_gradient: what flows to them.
+    """
+
+    layer: int
+    head: int
+    layer_input: int
+    cache: int
+    cache_gradient: int
+
+
+class PlanMemory(NamedTuple):
+    """Bytes that a gradient takes beside the weights, the adapter and the optimizer.
+
+    Attributes:
+        per_token: of one row.
+        fixed: whatever the length of the rows.
+    """
+
+    per_token: int
+    fixed: int
+
+
+def plan_memory(shapes: Shapes, plan: Plan, rows: int) -> PlanMemory:
+    """Estimates what a gradient takes, the gradient itself included and every token scored.
+
+    Rows of few hundred tokens take somewhat more than this line says: attention holds all their scores at once.
+
+    Args:
+        shapes: model, adapter and dtype.
+        plan: how the gradient is computed.
+        rows: rows of a micro-batch.
+
+    Returns:
+        A line: ``fixed + rows * tokens * per_token``. For ``"reverse_only"`` the copy of the micro-batch's caches is in
+        it, the caches that it is copied from are not.
+
+    Example:
+        >>> memory = plan_memory(Shapes(config, LoraConfig(), "bfloat16"), Plan("segments"), rows=8)
+        >>> memory.fixed + 8 * 4096 * memory.per_token
+    """
+    config = shapes.config
+    a_token = token_bytes(shapes)
+    inputs = config.num_layers * a_token.layer_input
+    accumulate = jnp.promote_types(shapes.dtype, jnp.float32).itemsize
+    fixed = adapter_bytes(shapes)
+    if plan.kind == "packed":
+        kept = inputs if plan.remat else config.num_layers * a_token.layer
+        beside = _RECOMPUTED_LAYER if plan.remat else _BESIDE_LAYERS
+        fixed += _HEAD_COPIES * CHUNK * config.vocab_size * accumulate
+        return PlanMemory(int(kept + a_token.head + beside * a_token.layer), fixed)
+    size = rows * plan.segment
+    kept = inputs if plan.remat else _SEGMENT_LAYER * config.num_layers * a_token.layer
+    beside = _RECOMPUTED_LAYER if plan.remat else _BESIDE_LAYERS
+    head = _HEAD_COPIES * min(CHUNK, size) * config.vocab_size * accumulate
+    scores = _SCORE_COPIES * size * config.num_heads * BLOCK * accumulate
+    # The head is done with when the first layer's turn comes.
+    fixed += int(size * (kept + a_token.head) + max(head, size * beside * a_token.layer)) + scores
+    return PlanMemory(a_token.cache + a_token.cache_gradient, fixed)
+
+
+@cache
+def token_bytes(shapes: Shapes) -> TokenBytes:
+    """Counts what a token takes, for every plan.
+
+    Args:
+        shapes: model, adapter and dtype.
+
+    Returns:
+        Bytes a token.
+
+    Example:
+        >>> token_bytes(Shapes(config, LoraConfig(), "bfloat16")).cache
+        147456
+    """
+    config = shapes.config
+    accumulate = jnp.promote_types(shapes.dtype, jnp.float32).itemsize
+    # What grows with the length: the weights among the kept arrays do not.
+    one, two = (
+        (_kept(shapes, layers, _LENGTHS[1]) - _kept(shapes, layers, _LENGTHS[0]))
+        // (_LENGTHS[1] - _LENGTHS[0])
+        for layers in (1, 2)
+    )
+    numbers = 2 * config.num_kv_heads * config.head_dim * config.num_layers
+    return TokenBytes(
+        layer=two - one,
+        head=one - (two - one),
+        layer_input=config.hidden_size * accumulate,
+        cache=numbers * jnp.dtype(shapes.dtype).itemsize,
+        cache_gradient=numbers * accumulate,
+    )
+
+
+def base_bytes(shapes: Shapes) -> int:
+    """What the frozen weights take.
+
+    Example:
+        >>> base_bytes(Shapes(config, LoraConfig(), "float32"))
+    """
+    return _size(weight_shapes(shapes.config, jnp.dtype(shapes.dtype)))
+
+
+def adapter_bytes(shapes: Shapes) -> int:
+    """What an adapter takes; its gradient takes as much, and AdamW's two moments twice that.
+
+    Example:
+        >>> adapter_bytes(Shapes(config, LoraConfig(), "float32"))
+    """
+    return _size(_adapter(shapes.config, shapes.lora))
+
+
+def _kept(shapes: Shapes, layers: int, tokens: int) -> int:
+    """Bytes that a row's forward pass hands to its backward pass, in a model of so many layers."""
+    config = ModelConfig(**{**vars(shapes.config), "num_layers": layers})
+    base = weight_shapes(config, jnp.dtype(shapes.dtype))
+    adapter = _adapter(config, shapes.lora)
+    policy = Policy(config, shapes.lora, base, adapter, _array())
+
+    def forward(policy: Policy, tokens: Any, positions: Any, labels: Any) -> Any:
+        def logprobs(adapter: Any) -> jax.Array:
+            row = (tokens, positions, labels)
+            return row_logprobs(adapter, policy, *row, 1.0, block=BLOCK, remat=False)
+
+        return jax.vjp(logprobs, policy.adapter)[1]
+
+    row = _array(1, tokens), _array(tokens), _array(tokens)
+    return _size(jax.eval_shape(forward, policy, *row))
+
+
+def _array(*shape: int) -> Any:
+    """An abstract array of ids."""
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def _adapter(config: ModelConfig, lora: LoraConfig) -> Any:
+    """An abstract adapter."""
+    return jax.eval_shape(lambda: init_adapter(config, lora, jax.random.key(0)))
+
+
+def _size(tree: Any) -> int:
+    """Bytes of a tree's arrays."""
+    return sum(int(np.prod(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
