@@ -1,5 +1,6 @@
 """What the compiler plans for a gradient, for shapes alone: nothing is allocated."""
 
+import math
 from functools import partial
 
 import jax
@@ -38,8 +39,9 @@ def compiled_bytes(shapes: Shapes, plan: Plan, rows: int, tokens: int) -> int:
         steps = tokens // plan.segment
         scored = (steps, rows * plan.segment)
         lengths = ids(steps, rows)
-        data = Segments(ids(steps, rows, plan.segment), lengths, ids(*scored), ids(*scored))
-    inputs = LossInputs(*(numbers(*scored) for _ in range(4)))
+        places = ids(*scored), ids(*scored), ids(steps)
+        data = (Segments(ids(steps, rows, plan.segment), lengths, *places),)
+    inputs = LossInputs(*(numbers(math.prod(scored)) for _ in range(4)))
     handed = 0
     if plan.kind == "reverse_only":
         state = jax.eval_shape(partial(init_state, batch=rows, capacity=bucket(tokens)), policy)

@@ -27,7 +27,7 @@ from mintjax.train.losses import Loss, LossInputs, masked_sum
 from mintjax.train.packed import row_logprobs
 from mintjax.train.reverse_only import check_state, reverse_gradients
 from mintjax.train.segment_scan import Segments, flat, segment_logprobs
-from mintjax.train.shared_prefixes import Level, cost, find_levels, levels_of
+from mintjax.train.shared_prefixes import Level, find_levels, levels_of
 
 _POSITIONS = 512  # scored positions are padded to this, doubled as often as it takes: few shapes, few compiles
 
@@ -239,10 +239,10 @@ def plan_arguments(
         return _packed_arguments(batch, scored)
     tokens, length = np.asarray(batch.tokens), np.asarray(batch.length)
     if plan.kind == "reverse_only" and state is not None:
-        levels = levels_of(state, tokens, length)
+        levels = levels_of(state, tokens, length, plan.segment)
     else:
         levels = find_levels(tokens, length, plan.segment, share=plan.share)
-    return _segment_arguments(plan.segment, levels, batch, scored)
+    return _segment_arguments(levels, batch, scored)
 
 
 def fill(batches: Sequence[Batch], plan: Plan) -> float:
@@ -272,7 +272,7 @@ def _tokens_run(batch: Batch, plan: Plan) -> tuple[int, int]:
     share = plan.share and plan.kind == "segments"
     levels = find_levels(batch.tokens, batch.length, plan.segment, share=share)
     real = sum(int((level.end - level.start).sum()) for level in levels)
-    return real, cost(levels, plan.segment) * plan.segment
+    return real, sum(level.padded for level in levels)
 
 
 def plan_logprobs(
@@ -376,17 +376,16 @@ def _row_padding(size: int) -> int:
 
 
 def _segment_arguments(
-    segment: int, levels: Sequence[Level], batch: Batch, trained: np.ndarray
+    levels: Sequence[Level], batch: Batch, trained: np.ndarray
 ) -> tuple[tuple[Segments, ...], np.ndarray]:
     """Levels of rows cut into segments, and for every scored position its index in the batch (-1 on padding)."""
     size = batch.tokens.shape[1]
     row, column = np.divmod(trained, size)
     found, indices = [], []
     for level in levels:
-        rows = level.row.size
-        longest = int((level.end - level.start).max())
+        rows, segment = level.row.size, level.segment
         # Segments without a token cost nothing, and another number of them is another program.
-        steps = -(-(bucket(longest) if len(levels) > 1 else size) // segment)
+        steps = -(-(bucket(level.longest) if len(levels) > 1 else size) // segment)
         columns = level.start[:, None] + np.arange(steps * segment)
         tokens = np.where(
             columns < level.end[:, None],

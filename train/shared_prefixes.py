@@ -14,6 +14,8 @@ from jaxtyping import Int, Integer
 from mintjax.cache import State
 
 _WORTH = 7 / 8  # a level is another loop to compile; it must leave at most this share of the work
+_LONGEST = 256  # tokens of a segment that is lengthened: attention within it is quadratic
+_SHORTEST = 16  # tokens of one that is shortened
 
 
 class Level(NamedTuple):
@@ -24,12 +26,24 @@ class Level(NamedTuple):
         row: a row of the batch that holds the tokens.
         start: the first column of each row of the level.
         end: the column after its last.
+        segment: tokens in a segment.
     """
 
     fan: int
     row: Int[np.ndarray, " R"]
     start: Int[np.ndarray, " R"]
     end: Int[np.ndarray, " R"]
+    segment: int
+
+    @property
+    def longest(self) -> int:
+        """Columns of the longest row."""
+        return int((self.end - self.start).max())
+
+    @property
+    def padded(self) -> int:
+        """Tokens that are run: all rows take as many segments as the longest."""
+        return self.row.size * -(-self.longest // self.segment) * self.segment
 
 
 def find_levels(
@@ -44,7 +58,8 @@ def find_levels(
     Args:
         tokens: right-padded rows.
         length: real tokens of each; a row of length 0 goes with any others.
-        segment: tokens in a segment. All rows of a level run as many segments as its longest.
+        segment: tokens in a segment of single rows. Where several share a row it is longer, so that a segment of the
+            whole level is about as many tokens; and shorter where no row fills it.
         share: whether to look for what rows share at all.
 
     Returns:
@@ -55,7 +70,7 @@ def find_levels(
         >>> [(level.fan, level.end.tolist()) for level in levels]
         [(4, [512]), (1, [576, 570, 540, 576])]
     """
-    best = [_level(1, length, np.zeros_like(length), length)]
+    best = [_level(1, length, np.zeros_like(length), length)._replace(segment=segment)]
     if not share:
         return best
     shared = {fan: _shared(tokens, length, fan) for fan in _divisors(len(length)) if fan > 1}
@@ -64,15 +79,18 @@ def find_levels(
         for fan in fans:
             # What a smaller block shares is at least what the larger one does.
             end = np.maximum(shared[fan], start) if fan > 1 else length
-            levels.append(_level(fan, end, start, length))
+            levels.append(_fitted(_level(fan, end, start, length), segment))
             start = end
-        if cost(levels, segment) <= _WORTH ** (len(levels) - len(best)) * cost(best, segment):
+        if len(levels) > 1 and _cost(levels) <= _WORTH ** (len(levels) - len(best)) * _cost(best):
             best = levels
     return best
 
 
 def levels_of(
-    state: State, tokens: Integer[np.ndarray, "B N"], length: Integer[np.ndarray, " B"]
+    state: State,
+    tokens: Integer[np.ndarray, "B N"],
+    length: Integer[np.ndarray, " B"],
+    segment: int,
 ) -> list[Level]:
     """The levels in which a state holds a batch's rows.
 
@@ -80,12 +98,13 @@ def levels_of(
         state: the cache of these rows, and of the prefixes that they share.
         tokens: right-padded rows.
         length: real tokens of each.
+        segment: as for :func:`find_levels`.
 
     Raises:
         ValueError: where rows that share a prefix in the cache do not begin with the same tokens.
 
     Example:
-        >>> [level.fan for level in levels_of(fork(prompt, fan=4, capacity=64), tokens, length)]
+        >>> [level.fan for level in levels_of(fork(prompt, 4, 64), tokens, length, 128)]
         [4, 1]
     """
     chain = [state]
@@ -102,7 +121,10 @@ def levels_of(
                 f"state: rows {np.flatnonzero(wrong).tolist()} share {end[wrong].tolist()} tokens with others in the "
                 f"cache, but not in the batch; pass the state of these very episodes, in their order"
             )
-        levels.append(_level(fan, end, start, length))
+        level = _level(fan, end, start, length)
+        levels.append(
+            _fitted(level, segment) if len(chain) > 1 else level._replace(segment=segment)
+        )
         start = end
     return levels
 
@@ -147,16 +169,17 @@ def _level(fan: int, end: np.ndarray, start: np.ndarray, length: np.ndarray) -> 
     """The level of blocks of ``fan`` rows, of what stands from ``start`` to ``end`` in every row of the batch."""
     some = np.greater(length.reshape(-1, fan), 0)
     row = np.arange(0, end.size, fan) + some.argmax(1)
-    return Level(fan, row, start[row], end[row])
+    return Level(fan, row, start[row], end[row], segment=0)
 
 
-def cost(levels: Sequence[Level], segment: int) -> int:
-    """How many segments are run, a row each.
+def _fitted(level: Level, segment: int) -> Level:
+    """A level with segments as long as suits it."""
+    size = min(level.fan * segment, max(segment, _LONGEST))
+    while size // 2 >= max(level.longest, _SHORTEST):
+        size //= 2
+    return level._replace(segment=size)
 
-    Example:
-        >>> cost(find_levels(tokens, length, 128), 128)
-        8
-    """
-    return sum(
-        level.row.size * -(-int((level.end - level.start).max()) // segment) for level in levels
-    )
+
+def _cost(levels: Sequence[Level]) -> int:
+    """Tokens that are run, padding included."""
+    return sum(level.padded for level in levels)

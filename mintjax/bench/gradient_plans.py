@@ -35,7 +35,7 @@ class EpisodeSize:
 
     model: ModelConfig
     tokens: int
-    segment: int = 64
+    segment: int = 128
 
 
 def segments_time(size: EpisodeSize, runs: int) -> Figures:

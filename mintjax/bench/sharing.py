@@ -1,16 +1,19 @@
 """A group's common prompt: run once for all of its episodes, against once for each."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from mintjax.bench.clock import interleaved
-from mintjax.bench.models import SMALL, random_policy, random_tokens
+from mintjax.bench.models import SMALL, random_batch, random_policy, random_tokens
 from mintjax.bench.rows import Benchmark, Figures, speed_up
 from mintjax.cache import State, bucket, init_state, take_rows
 from mintjax.extension import extend
 from mintjax.models.config import ModelConfig
 from mintjax.policy import Policy
+from mintjax.train.gradients import Plan, gradients
+from mintjax.train.losses import Ppo
 from mintjax.types import Segment
 
 
@@ -37,6 +40,20 @@ def sharing_prefill(size: GroupSize, runs: int) -> Figures:
     return speed_up(*interleaved(once, lambda: _prefilled(policy, every, capacity), runs=runs))
 
 
+def sharing_train(size: GroupSize, runs: int) -> Figures:
+    """The gradient of a group with its prompt run in every row, over that with the prompt run once."""
+    policy = random_policy(size.model)
+    batch = random_batch(size.model, size.group, size.prompt + size.completion)
+    batch.tokens[:, : size.prompt] = batch.tokens[0, : size.prompt]
+    batch.mask[:, : size.prompt] = 0
+
+    def gradient(share: bool) -> Callable[[], object]:
+        plan = Plan("segments", segment=size.completion, share=share)
+        return lambda: gradients(policy, batch, Ppo(), plan)[0]
+
+    return speed_up(*interleaved(gradient(True), gradient(False), runs=runs))
+
+
 def _prefilled(policy: Policy, prompts: np.ndarray, capacity: int) -> State:
     rows, length = prompts.shape
     segment = Segment(prompts, np.full(rows, length, np.int32))
@@ -48,6 +65,12 @@ BENCHMARKS = (
         "group_sharing_prefill",
         "prompt of a group of 8, run for every episode / run once and its cache copied: time",
         sharing_prefill,
+        GroupSize(SMALL),
+    ),
+    Benchmark(
+        "group_sharing_train",
+        "gradient of a group of 8, prompt run for every episode / run once: time",
+        sharing_train,
         GroupSize(SMALL),
     ),
 )

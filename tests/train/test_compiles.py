@@ -59,7 +59,6 @@ def test_where_programs_are_kept(tmp_path, edge):
     assert place(JAX_COMPILATION_CACHE_DIR="/elsewhere") == "/elsewhere"
 
 
-@register_environment("lines")
 @dataclass(frozen=True)
 class LinesConfig(EnvironmentConfig):
     """Lines of some length, another one in every step."""
@@ -73,6 +72,13 @@ class LinesConfig(EnvironmentConfig):
     def tasks(self, step, groups, seed):
         low, high = self.lines
         return [low + (step + group) % (high - low + 1) for group in range(groups)]
+
+
+@pytest.fixture(autouse=True)
+def lines_are_an_environment_here(monkeypatch):
+    registry = dict(EnvironmentConfig._choice_registry)
+    monkeypatch.setattr(EnvironmentConfig, "_choice_registry", registry)
+    register_environment("lines")(LinesConfig)
 
 
 @dataclass

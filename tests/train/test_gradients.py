@@ -291,7 +291,7 @@ def test_fill_counts_the_tokens_that_are_run(lengths, size):
     assert fill([batch], Plan()) == sum(lengths) / rows.tokens.size
     for kind in ("segments", "reverse_only"):
         plan = Plan(kind, segment=24)
-        segments = plan_arguments(batch, plan)[0]
+        (segments,) = plan_arguments(batch, plan)[0]
         run = segments.tokens[: int(count(segments))].size
         assert fill([batch], plan) == sum(lengths) / run
         assert fill([batch, batch], plan) == fill([batch], plan)

@@ -100,7 +100,7 @@ def test_the_longest_row_is_what_the_configuration_lets_expect(tmp_path):
 def test_auto_names_no_plan():
     with pytest.raises(ValueError, match=r"gradients\.plan: 'auto' names no plan"):
         named_plan(GradientConfig())
-    assert named_plan(GradientConfig(plan="segments", remat=True)) == Plan("segments", 64, True)
+    assert named_plan(GradientConfig(plan="segments", remat=True)) == Plan("segments", 128, True)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_run_says_its_plan_and_keeps_it(tmp_path, parts, monkeypatch):
 
 
 def test_a_run_takes_what_fits_into_the_memory_it_is_given(tmp_path, parts):
-    options = {"rows": 6, "memory": "1B"}
+    options = {"rows": 6, "memory": "1B", "segment": 64}
     with pytest.raises(PlanMemoryError, match=r"gradients\.memory: .* there are 1 B"):
         train(tiny_config(str(tmp_path), "none", steps=1, gradients=options), *parts)
     config = tiny_config(str(tmp_path), "some", steps=1)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import mintjax.attention
+import mintjax.segment_attention
 from mintjax.cache import bucket, fork, init_state
 from mintjax.extension import extend
 from mintjax.train.gradients import Plan, gradients, plan_arguments
@@ -82,9 +83,9 @@ def case(request):
 
 def test_shared_segments_equal_a_naive_gradient(case):
     dtype, policy, batch, value, reference = case
-    plan = Plan("segments", segment=10, remat=dtype == np.float32)
+    plan = Plan("segments", segment=4, remat=dtype == np.float32)
     levels, _ = plan_arguments(batch, plan)
-    assert [len(level.length[0]) for level in levels] == [2, 4, 8]
+    assert [level.tokens.shape[1:] for level in levels] == [(2, 16), (4, 8), (8, 4)]
     grads, metrics = gradients(policy, batch, ImportanceSampling(), plan)
     assert relative_difference(grads, reference) < TOLERANCE[dtype]
     assert abs(metrics.loss - value) < TOLERANCE[dtype] * abs(value)
@@ -117,7 +118,7 @@ def test_comparison_sees_a_prefix_that_one_row_alone_pulls_at(monkeypatch):
             found.append(backward(q, k, v, spans, attended, d_out * first, d_spans).spans[place])
         return whole._replace(spans=tuple(found))
 
-    monkeypatch.setattr(mintjax.train.segment_scan, "attend_backward", first_row_alone)
+    monkeypatch.setattr(mintjax.segment_attention, "attend_backward", first_row_alone)
     mintjax.train.gradients._gradients.clear_cache()
     plan = Plan("segments", segment=10)
     grads, metrics = gradients(policy, batch, ImportanceSampling(), plan)
@@ -143,6 +144,7 @@ def test_rows_that_share_too_little_are_one_level():
     batch = random_batch([40, 40, 40, 40], 40)
     batch.tokens[:, :3] = 5
     assert ends(find_levels(batch.tokens, batch.length, 8)) == [(1, [0] * 4, [40] * 4)]
+    assert find_levels(batch.tokens, batch.length, 8)[0].segment == 8
     batch.tokens[:, :30] = 5
     assert len(find_levels(batch.tokens, batch.length, 8)) == 2
     assert len(find_levels(batch.tokens, batch.length, 8, share=False)) == 1
@@ -152,7 +154,7 @@ def test_rows_that_do_not_share_what_their_cache_does_are_refused():
     policy, batch = tiny_policy(), branching_batch()
     state = init_state(policy, 2, 64).replace(length=jnp.array([PROMPT, OTHER]))
     state = fork(state, fan=4, capacity=SIZE)
-    assert [level.fan for level in levels_of(state, batch.tokens, batch.length)] == [4, 1]
+    assert [level.fan for level in levels_of(state, batch.tokens, batch.length, 16)] == [4, 1]
     batch.tokens[2, 3] += 1
     with pytest.raises(ValueError, match=r"state: rows \[0, 1, 2, 3\] share \[30, 30, 30, 30\]"):
-        levels_of(state, batch.tokens, batch.length)
+        levels_of(state, batch.tokens, batch.length, 16)
