@@ -120,7 +120,7 @@ def test_comparison_sees_a_prefix_that_one_row_alone_pulls_at(monkeypatch):
 
     monkeypatch.setattr(mintjax.segment_attention, "attend_backward", first_row_alone)
     mintjax.train.gradients._gradients.clear_cache()
-    plan = Plan("segments", segment=10)
+    plan = Plan("segments", segment=4)
     grads, metrics = gradients(policy, batch, ImportanceSampling(), plan)
     mintjax.train.gradients._gradients.clear_cache()
     np.testing.assert_allclose(metrics.logprobs, want.logprobs, rtol=0, atol=TOLERANCE[np.float32])
