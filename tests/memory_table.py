@@ -3,7 +3,7 @@
 from mintjax.adapters import LoraConfig
 from mintjax.models.config import ModelConfig, RopeConfig
 from mintjax.train.byte_sizes import show_bytes
-from mintjax.train.gradients import Plan
+from mintjax.train.plan import Plan
 from mintjax.train.plan_choice import plan_name
 from mintjax.train.plan_memory import PlanMemory, Shapes, plan_memory, token_bytes
 

@@ -10,8 +10,10 @@ from mintjax.adapters import init_adapter
 from mintjax.cache import bucket, init_state
 from mintjax.models.dense import weight_shapes
 from mintjax.policy import Policy
-from mintjax.train.gradients import Plan, Rows, _gradients
+from mintjax.train.gradients import _gradients
 from mintjax.train.losses import LossInputs, Ppo
+from mintjax.train.plan import Plan
+from mintjax.train.plan_arguments import Rows
 from mintjax.train.plan_memory import Shapes
 from mintjax.train.reverse_only import reverse_gradients
 from mintjax.train.segment_scan import Segments

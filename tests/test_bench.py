@@ -18,8 +18,9 @@ from mintjax.bench.rows import Row, exact_ratio, speed_up, time_ratio
 from mintjax.bench.turns_plot import Point, draw, measure
 from mintjax.cache import init_state
 from mintjax.train.compiles import Compiles
-from mintjax.train.gradients import Plan, lower_gradients
+from mintjax.train.gradients import lower_gradients
 from mintjax.train.losses import Ppo
+from mintjax.train.plan import Plan
 from tests.tiny import CONFIG
 
 PROMISED = {

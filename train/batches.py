@@ -53,12 +53,13 @@ def micro_batches(
     tokens: int | None = None,
     block: int = BLOCK,
     size: int | None = None,
+    together: int | None = None,
 ) -> list[Batch]:
     """Lay a batch of episodes out as micro-batches, whose losses are to be summed.
 
     A token is trained where the policy sampled it and its turn has an advantage. Episodes without a trained token have no
-    gradient and are left out; their tokens are in no count. Episodes are sorted by length, so that rows of like length
-    share a micro-batch, and ties keep the order of group and member.
+    gradient and are left out; their tokens are in no count. Episodes, or groups that stay together, are sorted by length,
+    so that rows of like length share a micro-batch, and ties keep the order of group and member.
 
     Args:
         episodes: one batch, of one temperature.
@@ -68,13 +69,16 @@ def micro_batches(
             fewer others, and so with others of like length. Each padded length has one B. A row that is longer by itself
             goes alone. None is no limit.
         block: see `padded_length`, which gives the N of each micro-batch.
+        together: rows that each group has side by side, empty ones included, so that a plan can run once what they begin
+            with; a divisor of ``rows``. None is by length alone.
         size: N of every micro-batch instead, where padding costs less than a program for another length.
 
     Returns:
         The micro-batches, the longest rows first; none where no episode carries a signal.
 
     Raises:
-        ValueError: where ``rows`` or ``tokens`` is less than 1, an episode is longer than ``size``, episodes and advantages differ in
+        ValueError: where ``rows`` or ``tokens`` is less than 1, ``together`` divides ``rows`` into no whole groups or is
+            less than a group has, an episode is longer than ``size``, episodes and advantages differ in
             number, temperatures differ, or samples were drawn greedily.
         RuntimeError: where the trained tokens are not those that were sampled: a fault of mintjax.
 
@@ -92,22 +96,28 @@ def micro_batches(
             f"advantages: expected one entry an episode ({len(episodes)}), came "
             f"{len(advantages.values)}. Compute them from these very episodes."
         )
-    places = [i for i, trained in enumerate(advantages.trained) if trained.any()]
-    places.sort(key=lambda i: (-len(episodes[i].tokens), episodes[i].group, episodes[i].member))
-    longest = len(episodes[places[0]].tokens) if places else 0
+    trained = [i for i, turns in enumerate(advantages.trained) if turns.any()]
+    trained.sort(key=lambda i: (-len(episodes[i].tokens), episodes[i].group, episodes[i].member))
+    longest = len(episodes[trained[0]].tokens) if trained else 0
     if size is not None and longest > size:
         raise ValueError(f"size: expected at least {longest}, the longest episode, came {size}.")
-    temperature = _one_temperature([episodes[i] for i in places])
+    temperature = _one_temperature([episodes[i] for i in trained])
+    places = trained if together is None else _side_by_side(trained, episodes, together, rows)
     batches = []
     while places:
-        length = size or padded_length(len(episodes[places[0]].tokens), block)
+        ahead = [len(episodes[place].tokens) for place in places[:rows] if place is not None]
+        length = size or padded_length(max(ahead, default=1), block)
         here = rows
         while tokens is not None and here > 1 and here * length > tokens:
             here //= 2
+        these, places = places[:here], places[here:]
+        if all(place is None for place in these):
+            continue
         batch = _empty_batch(here, length, temperature)
         assert batch.episodes is not None
-        together, places = places[:here], places[here:]
-        for row, place in enumerate(together):
+        for row, place in enumerate(these):
+            if place is None:
+                continue
             batch.episodes[row] = place
             _fill_row(
                 batch, row, episodes[place], advantages.values[place], advantages.trained[place]
@@ -115,6 +125,25 @@ def micro_batches(
         batches.append(batch)
     _check_count(batches, episodes, advantages)
     return batches
+
+
+def _side_by_side(
+    places: Sequence[int], episodes: Sequence[Episode], together: int, rows: int
+) -> list[int | None]:
+    """Return the places group by group, each group filled up with None."""
+    if together < 1 or rows % together:
+        raise ValueError(f"together: expected a divisor of rows ({rows}), came {together}.")
+    groups: dict[int, list[int | None]] = {}
+    for place in places:
+        groups.setdefault(episodes[place].group, []).append(place)
+    most = max(map(len, groups.values()), default=0)
+    if most > together:
+        raise ValueError(
+            f"together: expected at least {most}, a group's episodes, came {together}."
+        )
+    return [
+        place for group in groups.values() for place in group + [None] * (together - len(group))
+    ]
 
 
 def padded_length(length: int, block: int = BLOCK) -> int:

@@ -11,7 +11,9 @@ from jaxtyping import Array, Float
 from mintjax.adapters import Adapter
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
-from mintjax.train.gradients import Plan, add_gradients, plan_arguments, plan_logprobs, with_kernel
+from mintjax.train.gradients import add_gradients, plan_logprobs
+from mintjax.train.plan import Plan, with_kernel
+from mintjax.train.plan_arguments import plan_arguments
 
 CustomLoss = Callable[[Sequence[Float[Array, "B N *K"]]], tuple[Float[Array, ""], Any]]
 

@@ -12,8 +12,10 @@ from mintjax.adapters import Adapter
 from mintjax.cache import State
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
-from mintjax.train.gradients import Plan, add_gradients, fill, gradients
+from mintjax.train.gradients import add_gradients, gradients
 from mintjax.train.losses import Loss
+from mintjax.train.plan import Plan
+from mintjax.train.plan_arguments import fill
 from mintjax.train.policy_metrics import policy_metrics
 
 
@@ -78,7 +80,7 @@ class GradientSum:
             already; ``gradients/forward_tokens_saved``: the tokens in them, without padding. 0 but for the plan
             ``"reverse_only"``. Where there is a micro-batch, those of
             :func:`mintjax.train.policy_metrics.policy_metrics`, ``loss`` and ``gradients/fill``
-            (:func:`mintjax.train.gradients.fill`) as well.
+            (:func:`mintjax.train.plan_arguments.fill`) as well.
 
         Example:
             >>> total.metrics()["gradients/forwards_saved"]

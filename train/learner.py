@@ -73,9 +73,16 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
     total = GradientSum(train_state.policy, make_loss(config.loss), named_plan(config.gradients))
     # Segments without a token cost nothing, but another number of them is another program.
     longest = max(len(episode.tokens) for episode in episodes)
-    size = bucket(longest) if config.gradients.plan == "segments" else None
+    options = config.gradients
+    segments = options.plan == "segments"
+    alike = config.rollout.group_size
     for batch in micro_batches(
-        episodes, advantages, rows=config.gradients.rows, tokens=config.gradients.tokens, size=size
+        episodes,
+        advantages,
+        rows=options.rows,
+        tokens=options.tokens,
+        size=bucket(longest) if segments else None,
+        together=alike if segments and options.rows % alike == 0 else None,
     ):
         total.add(batch)
     return step_with(config, train_state, total, raw, advantages)

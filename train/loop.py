@@ -25,11 +25,11 @@ from mintjax.train.byte_sizes import show_bytes
 from mintjax.train.compiles import Compiles, counted_compiles, keep_compiled
 from mintjax.train.config import TrainConfig
 from mintjax.train.durable import write_atomic, write_rows
-from mintjax.train.gradients import Plan, with_kernel
 from mintjax.train.invocation import record_invocation
 from mintjax.train.learner import learn, optimizer
 from mintjax.train.metrics import append_metrics
 from mintjax.train.optimizer import TrainState, init_train_state
+from mintjax.train.plan import Plan, with_kernel
 from mintjax.train.plan_choice import PlanChoice
 from mintjax.train.plan_settling import settle_plan
 from mintjax.train.progress import Reporter, report

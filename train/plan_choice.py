@@ -11,7 +11,7 @@ from mintjax.policy import Policy
 from mintjax.train.batches import padded_length
 from mintjax.train.byte_sizes import show_bytes
 from mintjax.train.config import GradientConfig, TrainConfig
-from mintjax.train.gradients import Plan
+from mintjax.train.plan import Plan
 from mintjax.train.plan_memory import PlanMemory, Shapes, plan_memory, token_bytes
 
 _FILL = 0.9  # of the memory there is: estimates are within a tenth of what was measured

@@ -25,8 +25,8 @@ from mintjax.models.config import ModelConfig
 from mintjax.models.dense import weight_shapes
 from mintjax.policy import Policy
 from mintjax.scoring import CHUNK
-from mintjax.train.gradients import Plan
 from mintjax.train.packed import row_logprobs
+from mintjax.train.plan import Plan
 
 _LENGTHS = (
     512,

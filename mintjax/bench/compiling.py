@@ -13,8 +13,9 @@ from mintjax.bench.rollouts import RolloutSize, carried, observations
 from mintjax.bench.rows import Benchmark, Figures
 from mintjax.models.config import ModelConfig
 from mintjax.train.compiles import Compiles, counted_compiles
-from mintjax.train.gradients import Plan, gradients
+from mintjax.train.gradients import gradients
 from mintjax.train.losses import Ppo
+from mintjax.train.plan import Plan
 
 _PAIRS = 3  # each pair takes two starts of a process
 

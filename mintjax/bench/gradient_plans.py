@@ -20,8 +20,9 @@ from mintjax.models.config import ModelConfig
 from mintjax.models.dense import weight_shapes
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
-from mintjax.train.gradients import Plan, gradients, lower_gradients
+from mintjax.train.gradients import gradients, lower_gradients
 from mintjax.train.losses import Ppo
+from mintjax.train.plan import Plan
 from mintjax.types import Segment
 
 PACKED = Plan("packed")

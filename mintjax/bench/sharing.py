@@ -12,8 +12,9 @@ from mintjax.cache import State, bucket, init_state, take_rows
 from mintjax.extension import extend
 from mintjax.models.config import ModelConfig
 from mintjax.policy import Policy
-from mintjax.train.gradients import Plan, gradients
+from mintjax.train.gradients import gradients
 from mintjax.train.losses import Ppo
+from mintjax.train.plan import Plan
 from mintjax.types import Segment
 
 

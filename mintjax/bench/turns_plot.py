@@ -13,7 +13,7 @@ from mintjax.bench.gradient_plans import PACKED, PACKED_REMAT, temporary
 from mintjax.bench.models import SMALL, random_batch, random_policy, tokens_of
 from mintjax.bench.rollouts import RolloutSize, carried, observations, run_again
 from mintjax.models.config import ModelConfig
-from mintjax.train.gradients import Plan
+from mintjax.train.plan import Plan
 
 TURNS = (1, 2, 4, 8, 16, 32)
 # Okabe and Ito's colours, told apart by colour-blind readers; lines and markers differ too.

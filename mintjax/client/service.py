@@ -17,8 +17,8 @@ from mintjax.client.session import Session
 from mintjax.client.training import Trainee, TrainingClient, load_into, served_checkpoint
 from mintjax.client.worker import Worker
 from mintjax.train.compiles import keep_compiled
-from mintjax.train.gradients import Plan
 from mintjax.train.optimizer import init_adjustable
+from mintjax.train.plan import Plan
 from mintjax.types import LoraConfig, ParsedCheckpointTinkerPath
 
 _ALPHA = 32.0
@@ -47,7 +47,7 @@ class ServiceClient:
         models: Mapping[str, BaseModel] | None = None,
         cache_bytes: int = _CACHE_BYTES,
         rows: int = 8,
-        plan: Plan = Plan(),  # noqa: B008  a frozen value
+        plan: Plan = Plan(),
         seed: int = 0,
     ) -> None:
         """Set a service up; nothing is loaded or written yet. Compiled programs are kept from process to process.

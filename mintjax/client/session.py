@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from mintjax.client.base_models import BaseModel, base_model
 from mintjax.client.checkpoint_store import CheckpointStore
 from mintjax.client.worker import Worker
-from mintjax.train.gradients import Plan
+from mintjax.train.plan import Plan
 
 
 @dataclass(eq=False)

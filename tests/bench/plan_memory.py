@@ -1,7 +1,7 @@
 """What a gradient plan is estimated to take in memory, against what the compiler plans for it."""
 
 from mintjax.adapters import LoraConfig
-from mintjax.train.gradients import Plan
+from mintjax.train.plan import Plan
 from mintjax.train.plan_choice import plan_name
 from mintjax.train.plan_memory import Shapes, plan_memory
 from tests.bench._shared import CONFIG, report

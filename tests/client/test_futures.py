@@ -11,7 +11,7 @@ import pytest
 from mintjax.client import RequestFailedError, RestClient, SamplingClient, ServiceClient
 from mintjax.client.training import TrainingClient
 from mintjax.client.worker import Worker
-from mintjax.train.gradients import Plan
+from mintjax.train.plan import Plan
 from mintjax.types import AdamParams, ModelInput, SamplingParams
 
 PROMPT = ModelInput.from_ints([1, 2, 3])

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 import mintjax.train.gradients
+import mintjax.train.plan
 from mintjax.attention_kernels import Hardware, attend_cudnn, attend_splash
 from mintjax.cache import init_state
 from mintjax.extension import extend
 from mintjax.train.custom_loss import custom_gradients
-from mintjax.train.gradients import Plan, evaluate, gradients, with_kernel
+from mintjax.train.gradients import evaluate, gradients
 from mintjax.train.loop import train
 from mintjax.train.losses import ImportanceSampling, Ppo
+from mintjax.train.plan import Plan, with_kernel
 from mintjax.types import Segment
 from tests.tiny import CONFIG, random_batch, relative_difference, tiny_policy
 from tests.train.tiny_run import tiny_config, tiny_parts
@@ -79,7 +81,7 @@ def test_auto_is_the_platforms_kernel_for_whole_rows_alone(monkeypatch):
     policy = tiny_policy(jnp.bfloat16)
     assert with_kernel(Plan(), policy).attention == "blockwise"
     hopper = Hardware("cuda", (9, 0))
-    monkeypatch.setattr(mintjax.train.gradients, "hardware_of", lambda _: hopper)
+    monkeypatch.setattr(mintjax.train.plan, "hardware_of", lambda _: hopper)
     assert with_kernel(Plan(), policy).attention == "cudnn"
     assert with_kernel(Plan("segments"), policy).attention == "blockwise"
     assert with_kernel(Plan("segments", attention="cudnn"), policy).attention == "cudnn"

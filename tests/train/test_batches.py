@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,23 @@ def test_every_array_is_aligned_with_the_tokens(episodes):
     assert all(array.dtype == np.float32 for array in floats)
     assert first.labels is None and first.scored is None
     assert [first.episodes.tolist(), last.episodes.tolist()] == [order[:3], [order[3], -1, -1]]
+
+
+def test_groups_that_stay_together_keep_rows_for_their_missing_episodes(make_episode):
+    lengths = {(0, 0): 20, (0, 1): 9, (1, 0): 30, (1, 1): 8, (1, 2): 12, (2, 0): 11, (2, 1): 11}
+    episodes = [
+        make_episode([float(member)], group=group, member=member, prompts=[n - 4], samples=[4])
+        for (group, member), n in lengths.items()
+    ]
+    batches = partial(micro_batches, episodes, group_advantages(episodes), rows=8, block=BLOCK)
+    whole = [batch.episodes.tolist() for batch in batches(together=4)]
+    assert whole == [[2, 4, 3, -1, 0, 1, -1, -1], [5, 6, -1, -1, -1, -1, -1, -1]]
+    some = [batch.episodes.tolist() for batch in batches(together=4, tokens=64)]
+    assert some == [[2, 4], [3, -1], [0, 1], [-1, -1, 5, 6]]
+    with pytest.raises(ValueError, match=r"together: expected a divisor of rows \(8\), came 3"):
+        batches(together=3)
+    with pytest.raises(ValueError, match="together: expected at least 3, a group's episodes, came"):
+        batches(together=2)
 
 
 def test_a_limit_on_tokens_lets_fewer_of_the_long_rows_together(make_episode):

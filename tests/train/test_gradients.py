@@ -10,8 +10,10 @@ import pytest
 import mintjax.extension
 import mintjax.train.segment_scan
 from mintjax.train.custom_loss import custom_gradients
-from mintjax.train.gradients import Plan, fill, gradients, plan_arguments
+from mintjax.train.gradients import gradients
 from mintjax.train.losses import CrossEntropy, ImportanceSampling, LossInputs, Ppo
+from mintjax.train.plan import Plan
+from mintjax.train.plan_arguments import fill, plan_arguments
 from mintjax.train.segment_scan import Segments, count, segment_logprobs
 from tests.naive import naive_logprobs
 from tests.tiny import CONFIG, random_batch, relative_difference, tiny_policy

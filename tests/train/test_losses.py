@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mintjax.train.gradients import Plan, gradients
+from mintjax.train.gradients import gradients
 from mintjax.train.losses import (
     Cispo,
     CrossEntropy,
@@ -15,6 +15,7 @@ from mintjax.train.losses import (
     Ppo,
     scales_with_advantages,
 )
+from mintjax.train.plan import Plan
 from tests.tiny import random_batch, relative_difference, tiny_policy
 
 SLOPE_TOLERANCE = 1e-6  # relative, of a central difference in float64

@@ -12,9 +12,9 @@ from mintjax.renderers import to_segment
 from mintjax.train.advantages import group_advantages
 from mintjax.train.batches import micro_batches
 from mintjax.train.config import ConfigError, GradientConfig
-from mintjax.train.gradients import Plan
 from mintjax.train.loop import train
 from mintjax.train.metrics import read_metrics
+from mintjax.train.plan import Plan
 from mintjax.train.plan_choice import (
     PlanChoice,
     PlanMemoryError,

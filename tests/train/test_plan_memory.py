@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mintjax.adapters import LoraConfig
-from mintjax.train.gradients import Plan
+from mintjax.train.plan import Plan
 from mintjax.train.plan_memory import (
     Shapes,
     adapter_bytes,

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mintjax.train.gradients import Plan, _gradients, plan_arguments
+from mintjax.train.gradients import _gradients
 from mintjax.train.losses import LossInputs, Ppo
+from mintjax.train.plan import Plan
+from mintjax.train.plan_arguments import plan_arguments
 from tests.tiny import CONFIG, random_batch, tiny_policy
 
 SLACK = 1.1  # of the bytes that the formula says

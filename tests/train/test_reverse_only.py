@@ -9,8 +9,9 @@ import pytest
 
 from mintjax.cache import ContextOverflowError, bucket, init_state, take_rows
 from mintjax.extension import extend
-from mintjax.train.gradients import Plan, gradients
+from mintjax.train.gradients import gradients
 from mintjax.train.losses import ImportanceSampling, Ppo
+from mintjax.train.plan import Plan
 from mintjax.train.reverse_only import StaleCacheError
 from mintjax.types import Segment
 from tests.naive import naive_logprobs

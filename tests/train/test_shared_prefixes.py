@@ -11,8 +11,10 @@ import mintjax.attention
 import mintjax.segment_attention
 from mintjax.cache import bucket, fork, init_state
 from mintjax.extension import extend
-from mintjax.train.gradients import Plan, gradients, plan_arguments
+from mintjax.train.gradients import gradients
 from mintjax.train.losses import ImportanceSampling
+from mintjax.train.plan import Plan
+from mintjax.train.plan_arguments import plan_arguments
 from mintjax.train.shared_prefixes import find_levels, levels_of
 from mintjax.types import Segment
 from tests.naive import naive_logprobs
