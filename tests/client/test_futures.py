@@ -53,10 +53,15 @@ def test_an_interrupt_while_waiting_ends_the_wait_alone(held):
     future = worker.submit(lambda: 5)
     main = threading.main_thread().ident
     timer = threading.Timer(0.05, signal.pthread_kill, [main, signal.SIGINT])
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        future.result()
-    timer.join()
+    # Where the tests run in the background, a shell has set the signal to be ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            future.result()
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     gate.set()
     assert future.result() == 5
 
