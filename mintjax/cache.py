@@ -56,10 +56,15 @@ class State(struct.PyTreeNode):
         before = self.prefix.position
         return self.length + jnp.repeat(before, self.length.size // before.size)
 
-    def spans(self, layer: int) -> list[Span]:
-        """What a layer's attention sees: the prefix's spans, then the rows' own."""
-        earlier = [] if self.prefix is None else self.prefix.spans(layer)
-        return [*earlier, Span(self.keys[layer], self.values[layer], self.length)]
+    @property
+    def lineage(self) -> "list[State]":
+        """The prefixes, the first of all at the front, and the state itself."""
+        return [*([] if self.prefix is None else self.prefix.lineage), self]
+
+    def spans(self, layer: int, *, own: bool = True) -> list[Span]:
+        """What a layer's attention sees: the prefixes, then the rows' own tokens unless there are known to be none."""
+        seen = self.lineage if own else self.lineage[:-1]
+        return [Span(state.keys[layer], state.values[layer], state.length) for state in seen]
 
 
 def bucket(length: int) -> int:

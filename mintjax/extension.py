@@ -73,8 +73,7 @@ def run_segment(
     for i, weights in enumerate(policy.base["layers"]):
         adapter = layer_adapter(policy.adapter, i)
         q, k, v = queries_keys_values(config, lora, weights, adapter, residual, rope)
-        spans = seen.spans(i)
-        out = attend_segment(q, k, v, spans[:-1] if first else spans, kernel)
+        out = attend_segment(q, k, v, seen.spans(i, own=not first), kernel)
         residual = finish_layer(config, lora, weights, adapter, residual, out)
         # Nothing but this sum tells the compiler that the cache is read before it is written; without it, on CPU, a
         # loop over this function copies every buffer at every step.

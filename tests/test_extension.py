@@ -166,3 +166,13 @@ def test_a_row_that_does_not_move_reads_nothing(policy, streams):
     hidden, after = run_segment(policy, Segment(streams[:, :1], np.array([0, 1, 1])), unreadable)
     assert np.isfinite(hidden).all()
     np.testing.assert_array_equal(after.hidden[0], state.hidden[0])
+
+
+def test_the_first_segment_reads_no_buffer_of_its_own(policy, streams):
+    empty = init_state(policy, 3, BLOCK)
+    unreadable = empty.replace(values=tuple(jnp.full_like(x, jnp.nan) for x in empty.values))
+    first = segment(streams, [0] * 3, [9, 5, 9])
+    want, _ = run_segment(policy, first, empty)
+    got, _ = run_segment(policy, first, unreadable, first=True)
+    np.testing.assert_allclose(got[0], want[0], rtol=0, atol=TOLERANCE)
+    assert np.isfinite(got).all()

@@ -9,10 +9,13 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from mintjax.adapters import LoraConfig, init_adapter
+from mintjax.cache import State
+from mintjax.extension import extend
 from mintjax.models.config import ModelConfig, RopeConfig
 from mintjax.models.dense import weight_shapes
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
+from mintjax.types import Segment
 
 CONFIG = ModelConfig(
     name="tiny",
@@ -82,6 +85,20 @@ def random_batch(lengths: list[int], size: int, *, seed: int = 0, dtype: Any = n
         weights=masked(rng.random(shape)),
         temperature=np.asarray(0.8, dtype),
     )
+
+
+def fed(policy: Policy, state: State, batch: Batch, turns: list[np.ndarray]) -> State:
+    """A state after the rest of a batch's rows, in turns of at most so many tokens a row."""
+    place = np.where(batch.length > 0, np.asarray(state.position), 0)
+    for most in turns:
+        length = np.clip(batch.length - place, 0, most).astype(np.int32)
+        tokens = np.zeros((len(place), 64), np.int32)
+        for row, count in enumerate(length):
+            tokens[row, :count] = batch.tokens[row, place[row] : place[row] + count]
+        state = extend(policy, Segment(tokens, length), state)
+        place += length
+    assert (place == batch.length).all()
+    return state
 
 
 def relative_difference(got: Any, want: Any) -> float:

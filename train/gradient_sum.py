@@ -15,7 +15,7 @@ from mintjax.train.batches import Batch
 from mintjax.train.gradients import add_gradients, gradients
 from mintjax.train.losses import Loss
 from mintjax.train.plan import Plan
-from mintjax.train.plan_arguments import fill
+from mintjax.train.plan_arguments import TokensRun
 from mintjax.train.policy_metrics import policy_metrics
 
 
@@ -31,6 +31,7 @@ class GradientSum:
         value: of the loss.
         batches: the micro-batches so far.
         logprobs: the policy's log probabilities of each, ``[B, N]``.
+        tokens: how many were run, with padding and without.
 
     Example:
         >>> total = GradientSum(policy, Ppo(), Plan())
@@ -45,6 +46,7 @@ class GradientSum:
     value: float = 0.0
     batches: list[Batch] = field(default_factory=list)
     logprobs: list[np.ndarray] = field(default_factory=list)
+    tokens: TokensRun = field(default_factory=lambda: TokensRun(0, 0))
 
     def add(self, batch: Batch, state: State | None = None) -> None:
         """Adds the gradient of a micro-batch.
@@ -61,6 +63,8 @@ class GradientSum:
         self.value += float(found.loss)
         self.batches.append(batch)
         self.logprobs.append(found.logprobs)
+        real, padded = found.tokens
+        self.tokens = TokensRun(self.tokens.real + real, self.tokens.padded + padded)
 
     def divide(self, by: float) -> None:
         """Divides loss and gradient.
@@ -79,8 +83,8 @@ class GradientSum:
             ``gradients/forwards_saved``: forward passes over a micro-batch that were not run, since its cache was there
             already; ``gradients/forward_tokens_saved``: the tokens in them, without padding. 0 but for the plan
             ``"reverse_only"``. Where there is a micro-batch, those of
-            :func:`mintjax.train.policy_metrics.policy_metrics`, ``loss`` and ``gradients/fill``
-            (:func:`mintjax.train.plan_arguments.fill`) as well.
+            :func:`mintjax.train.policy_metrics.policy_metrics`, ``loss``, and ``gradients/fill``, the share of real
+            tokens among all that were run, as well.
 
         Example:
             >>> total.metrics()["gradients/forwards_saved"]
@@ -93,7 +97,7 @@ class GradientSum:
         }
         if self.batches:
             metrics |= policy_metrics(self.batches, self.logprobs, self.loss)
-            metrics |= {"loss": self.value, "gradients/fill": fill(self.batches, self.plan)}
+            metrics |= {"loss": self.value, "gradients/fill": self.tokens.real / self.tokens.padded}
         return metrics
 
 

@@ -22,7 +22,14 @@ from mintjax.train.layers import add_trees
 from mintjax.train.losses import Loss, LossInputs, masked_sum
 from mintjax.train.packed import row_logprobs
 from mintjax.train.plan import Plan, kernel_of, with_kernel
-from mintjax.train.plan_arguments import Rows, labels_of, pick, plan_arguments
+from mintjax.train.plan_arguments import (
+    Rows,
+    TokensRun,
+    labels_of,
+    pick,
+    plan_arguments,
+    tokens_run,
+)
 from mintjax.train.reverse_only import check_state, reverse_gradients
 from mintjax.train.segment_scan import Segments, flat, segment_logprobs
 
@@ -34,10 +41,12 @@ class GradientMetrics(NamedTuple):
         loss: the sum of the loss's terms.
         logprobs: float ``[B, N]``, or ``[B, N, K]`` as the batch's labels, this policy's log probabilities of what the
             batch trains or scores; nan elsewhere.
+        tokens: how many the plan ran, with padding and without.
     """
 
     loss: Float[Array, ""]
     logprobs: np.ndarray
+    tokens: TokensRun
 
 
 def gradients(
@@ -55,8 +64,8 @@ def gradients(
         state: for the plan ``"reverse_only"``: the cache of these very streams, a row each.
 
     Returns:
-        A tree like ``policy.adapter``, and metrics. Compiled once for each shape of batch and number of scored
-        positions, which are padded to few sizes.
+        A tree like ``policy.adapter``, and metrics. Compiled once for each shape of the plan's arguments
+        (:func:`mintjax.train.plan_arguments.plan_arguments`), which are padded to few sizes.
 
     Raises:
         ValueError: if a row's first token is trained (nothing predicts it), the policy has no adapter, a state is
@@ -94,7 +103,7 @@ def gradients(
         grads, value, scored = _gradients(
             policy, data, inputs, batch.temperature, loss=loss, plan=plan
         )
-    return grads, GradientMetrics(value, _lay_back(batch, index, scored))
+    return grads, GradientMetrics(value, _lay_back(batch, index, scored), tokens_run(batch, data))
 
 
 def evaluate(policy: Policy, batch: Batch, loss: Loss, plan: Plan = Plan()) -> GradientMetrics:
@@ -120,7 +129,7 @@ def evaluate(policy: Policy, batch: Batch, loss: Loss, plan: Plan = Plan()) -> G
     data, index = plan_arguments(batch, plan)
     inputs = _loss_inputs(batch, index)
     value, scored = _evaluate(policy, data, inputs, batch.temperature, loss=loss, plan=plan)
-    return GradientMetrics(value, _lay_back(batch, index, scored))
+    return GradientMetrics(value, _lay_back(batch, index, scored), tokens_run(batch, data))
 
 
 def lower_gradients(
@@ -176,8 +185,8 @@ def plan_logprobs(
         policy: the model.
         data: what to score.
         temperature: what logits are divided by.
-        plan: the one that the arguments were made for, with its kernel (:func:`with_kernel`): a trace does not tell where it will
-            run, so ``"auto"`` is ``"blockwise"`` here.
+        plan: the one that the arguments were made for, with its kernel (:func:`mintjax.train.plan.with_kernel`): a
+            trace does not tell where it will run, so ``"auto"`` is ``"blockwise"`` here.
 
     Returns:
         Log probabilities in the order of the indices that came with the arguments.

@@ -75,14 +75,14 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
     longest = max(len(episode.tokens) for episode in episodes)
     options = config.gradients
     segments = options.plan == "segments"
-    alike = config.rollout.group_size
+    group = config.rollout.group_size
     for batch in micro_batches(
         episodes,
         advantages,
         rows=options.rows,
         tokens=options.tokens,
         size=bucket(longest) if segments else None,
-        together=alike if segments and options.rows % alike == 0 else None,
+        together=group if segments and options.rows % group == 0 else None,
     ):
         total.add(batch)
     return step_with(config, train_state, total, raw, advantages)

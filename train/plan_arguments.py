@@ -67,34 +67,34 @@ def plan_arguments(
     return _segment_arguments(levels, batch, scored)
 
 
-def fill(batches: Sequence[Batch], plan: Plan) -> float:
-    """The share of real tokens among all that a plan runs through the model.
+class TokensRun(NamedTuple):
+    """Tokens that a plan runs through the model, each once: without padding, and with it."""
+
+    real: int
+    padded: int
+
+
+def tokens_run(batch: Batch, data: "Rows | tuple[Segments, ...]") -> TokensRun:
+    """What a plan makes of a batch: whole rows to their padded length, or segments up to the last that has a token.
 
     Args:
-        batches: micro-batches, with a token in each.
-        plan: how they are computed on. ``"packed"`` runs every row to the padded length; the others run as many segments
-            as the longest row fills, and what rows share once.
-
-    Returns:
-        A number up to 1; 1 is no padding.
+        batch: rows of token streams.
+        data: the same as the plan takes them. What rows share in it counts once.
 
     Example:
-        >>> fill([batch], Plan("segments", 64))
-        0.87
+        >>> data, _ = plan_arguments(batch, Plan())
+        >>> tokens_run(batch, data)
+        TokensRun(real=431, padded=960)
     """
-    real, run = np.sum([_tokens_run(batch, plan) for batch in batches], axis=0)
-    return float(real / run)
-
-
-def _tokens_run(batch: Batch, plan: Plan) -> tuple[int, int]:
-    """Tokens that a plan runs once, without padding and with it."""
-    rows, size = batch.tokens.shape
-    if plan.kind == "packed":
-        return int(batch.length.sum()), rows * (size + _row_padding(size))
-    share = plan.share and plan.kind == "segments"
-    levels = find_levels(batch.tokens, batch.length, plan.segment, share=share)
-    real = sum(int((level.end - level.start).sum()) for level in levels)
-    return real, sum(level.padded for level in levels)
+    if isinstance(data, Rows):
+        return TokensRun(int(batch.length.sum()), data.tokens.size)
+    real = padded = 0
+    for segments in data:
+        length = np.asarray(segments.length)
+        real += int(length.sum())
+        steps = int(np.flatnonzero(length.any(1)).max(initial=-1)) + 1
+        padded += steps * segments.tokens[0].size
+    return TokensRun(real, padded)
 
 
 def labels_of(batch: Batch) -> Int[np.ndarray, "B N *K"]:
@@ -126,17 +126,12 @@ def _padded(count: int, most: int) -> int:
 def _packed_arguments(batch: Batch, trained: np.ndarray) -> tuple[Rows, np.ndarray]:
     """Rows padded to the attention block, and for every scored position its index in the batch (-1 on padding)."""
     size = batch.tokens.shape[1]
-    padding = _row_padding(size)
+    padding = -size % block_of(size)
     index = np.full(_padded(trained.size, batch.tokens.size), -1)
     index[: trained.size] = trained
     positions = np.where(index >= 0, index + index // size * padding, 0).astype(np.int32)
     tokens = np.pad(batch.tokens, ((0, 0), (0, padding)))
     return Rows(tokens, positions, pick(index, labels_of(batch))), index
-
-
-def _row_padding(size: int) -> int:
-    """What a row lacks to a multiple of the attention block."""
-    return -size % block_of(size)
 
 
 def _segment_arguments(

@@ -192,7 +192,7 @@ def walk_back(
         >>> grads, logprobs = walk_back(scan, lambda level, t, scores: cotangents[level][t], remat=False)
     """
     dtype = scan.state.hidden.dtype
-    states = _lineage(scan.state)
+    states = scan.state.lineage
     zeros = partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, dtype)))
     adapter = zeros(scan.adapter)
     caches = tuple(zeros(tuple(zip(state.keys, state.values, strict=True))) for state in states)
@@ -216,11 +216,6 @@ def walk_back(
     return adapter, tuple(reversed(found))
 
 
-def _lineage(state: State) -> list[State]:
-    """A state's prefixes, the first one first, and itself."""
-    return [*(() if state.prefix is None else _lineage(state.prefix)), state]
-
-
 def _backward(remat, kernel, scan: Scan, cotangents: tuple[Float[Array, "_ _ *K"], ...]):
     grads, _ = walk_back(scan, lambda level, t, _: _at(cotangents[level], t), remat, kernel)
     return grads, None, None, None
@@ -240,7 +235,7 @@ def _segment_backward(
     adapter, policy = scan.adapter, scan.policy.replace(adapter=None)
     segment = _at(scan.levels[level], t)
     size = segment.tokens.shape[1]
-    alone = len(scan.levels[level].tokens) == 1  # no segment stands before it in its level
+    first = len(scan.levels[level].tokens) == 1  # the only one of its level
     rope = rope_tables(policy.config, state.position[:, None] + jnp.arange(size))
     slots = slots_of(state.length, jnp.asarray(segment.length), size, state.capacity)
 
@@ -250,9 +245,7 @@ def _segment_backward(
             start_layer(policy, i, rope), layer_adapter(adapter, i), residual
         )
         q, k, v = q_k_v
-        spans = state.spans(i)
-        if alone:
-            spans = spans[:-1]
+        spans = state.spans(i, own=not first)
         out, pull_attention = attend_segment_vjp(q, k, v, spans, kernel)
         residual, pull_end = jax.vjp(end_layer(policy, i), layer_adapter(adapter, i), residual, out)
 

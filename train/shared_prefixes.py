@@ -40,11 +40,6 @@ class Level(NamedTuple):
         """Columns of the longest row."""
         return int((self.end - self.start).max())
 
-    @property
-    def padded(self) -> int:
-        """Tokens that are run: all rows take as many segments as the longest."""
-        return self.row.size * -(-self.longest // self.segment) * self.segment
-
 
 def find_levels(
     tokens: Integer[np.ndarray, "B N"],
@@ -70,7 +65,7 @@ def find_levels(
         >>> [(level.fan, level.end.tolist()) for level in levels]
         [(4, [512]), (1, [576, 570, 540, 576])]
     """
-    best = [_level(1, length, np.zeros_like(length), length)._replace(segment=segment)]
+    best = [_level(1, length, np.zeros_like(length), length, segment)]
     if not share:
         return best
     shared = {fan: _shared(tokens, length, fan) for fan in _divisors(len(length)) if fan > 1}
@@ -79,7 +74,7 @@ def find_levels(
         for fan in fans:
             # What a smaller block shares is at least what the larger one does.
             end = np.maximum(shared[fan], start) if fan > 1 else length
-            levels.append(_fitted(_level(fan, end, start, length), segment))
+            levels.append(_fitted(_level(fan, end, start, length, segment)))
             start = end
         if len(levels) > 1 and _cost(levels) <= _WORTH ** (len(levels) - len(best)) * _cost(best):
             best = levels
@@ -107,11 +102,8 @@ def levels_of(
         >>> [level.fan for level in levels_of(fork(prompt, 4, 64), tokens, length, 128)]
         [4, 1]
     """
-    chain = [state]
-    while (prefix := chain[0].prefix) is not None:
-        chain.insert(0, prefix)
     levels, start = [], np.zeros_like(length)
-    for link in chain:
+    for link in state.lineage:
         position = np.asarray(link.position)
         fan = len(length) // len(position)
         end = length if fan == 1 else np.where(length > 0, position.repeat(fan), 0)
@@ -121,12 +113,9 @@ def levels_of(
                 f"state: rows {np.flatnonzero(wrong).tolist()} share {end[wrong].tolist()} tokens with others in the "
                 f"cache, but not in the batch; pass the state of these very episodes, in their order"
             )
-        level = _level(fan, end, start, length)
-        levels.append(
-            _fitted(level, segment) if len(chain) > 1 else level._replace(segment=segment)
-        )
+        levels.append(_level(fan, end, start, length, segment))
         start = end
-    return levels
+    return levels if len(levels) == 1 else [_fitted(level) for level in levels]
 
 
 def _divisors(count: int) -> list[int]:
@@ -165,21 +154,23 @@ def _shared(tokens: np.ndarray, length: np.ndarray, fan: int) -> np.ndarray:
     return np.where(length > 0, shared.repeat(fan), 0)
 
 
-def _level(fan: int, end: np.ndarray, start: np.ndarray, length: np.ndarray) -> Level:
+def _level(fan: int, end: np.ndarray, start: np.ndarray, length: np.ndarray, segment: int) -> Level:
     """The level of blocks of ``fan`` rows, of what stands from ``start`` to ``end`` in every row of the batch."""
     some = np.greater(length.reshape(-1, fan), 0)
     row = np.arange(0, end.size, fan) + some.argmax(1)
-    return Level(fan, row, start[row], end[row], segment=0)
+    return Level(fan, row, start[row], end[row], segment)
 
 
-def _fitted(level: Level, segment: int) -> Level:
-    """A level with segments as long as suits it."""
-    size = min(level.fan * segment, max(segment, _LONGEST))
+def _fitted(level: Level) -> Level:
+    """A level with segments as long as suits it, where those of single rows are as long as its own are now."""
+    size = min(level.fan * level.segment, max(level.segment, _LONGEST))
     while size // 2 >= max(level.longest, _SHORTEST):
         size //= 2
     return level._replace(segment=size)
 
 
 def _cost(levels: Sequence[Level]) -> int:
-    """Tokens that are run, padding included."""
-    return sum(level.padded for level in levels)
+    """Tokens that are run, padding included: all rows of a level take as many segments as its longest."""
+    return sum(
+        level.row.size * -(-level.longest // level.segment) * level.segment for level in levels
+    )

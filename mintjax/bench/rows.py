@@ -117,13 +117,7 @@ def time_ratio(ours: Timed, other: Timed, **details: Any) -> Figures:
     Example:
         >>> time_ratio(*interleaved(ours, other, runs=9))
     """
-    return Figures(
-        ours.seconds,
-        other.seconds,
-        ratio(ours.wall, other.wall),
-        "s",
-        _cpu(ratio(ours.cpu, other.cpu)) | {"runs": len(ours.wall)} | details,
-    )
+    return _timed(ours, other, (ours, other), details)
 
 
 def speed_up(ours: Timed, other: Timed, **details: Any) -> Figures:
@@ -132,13 +126,7 @@ def speed_up(ours: Timed, other: Timed, **details: Any) -> Figures:
     Example:
         >>> speed_up(*interleaved(ours, other, runs=9))
     """
-    return Figures(
-        ours.seconds,
-        other.seconds,
-        ratio(other.wall, ours.wall),
-        "s",
-        _cpu(ratio(other.cpu, ours.cpu)) | {"runs": len(ours.wall)} | details,
-    )
+    return _timed(ours, other, (other, ours), details)
 
 
 def exact_ratio(ours: float, other: float, unit: str, **details: Any) -> Figures:
@@ -167,8 +155,15 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _cpu(found: Ratio) -> dict[str, Any]:
-    return {"cpu_ratio": found.median, "cpu_spread": (found.low, found.high)}
+def _timed(
+    ours: Timed, other: Timed, quotient: tuple[Timed, Timed], details: dict[str, Any]
+) -> Figures:
+    """Seconds of both, and the ratio of the first of the quotient to its second, in wall and in CPU time."""
+    above, below = quotient
+    cpu = ratio(above.cpu, below.cpu)
+    figures = {"cpu_ratio": cpu.median, "cpu_spread": (cpu.low, cpu.high), "runs": len(ours.wall)}
+    wall = ratio(above.wall, below.wall)
+    return Figures(ours.seconds, other.seconds, wall, "s", figures | details)
 
 
 def _described(size: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from mintjax.renderers import get_renderer
 from mintjax.train.accumulate import Accumulation
 from mintjax.train.advantages import NORMALISERS
 from mintjax.train.environment import Step
+from mintjax.train.gradient_sum import GradientSum
 from mintjax.train.learner import NonFiniteError, learn
 from mintjax.train.loop import train
 from mintjax.train.losses import Dro
@@ -244,3 +245,26 @@ def test_no_cache_outlives_its_groups(tmp_path, parts, monkeypatch, plan):
         assert row["rollout/groups_in_flight"] == 1
         heads, width = parts[0].config.num_kv_heads, parts[0].config.head_dim
         assert row["rollout/cache_bytes"] == 2 * 3 * heads * row["rollout/capacity"] * width * 4
+
+
+def test_segments_have_a_groups_rows_side_by_side(parts, played, monkeypatch):
+    seen = []
+
+    class Seen(GradientSum):
+        def add(self, batch, state=None):
+            seen.append(batch.episodes)
+
+    monkeypatch.setattr(mintjax.train.learner, "GradientSum", Seen)
+    (episodes, *_) = played[GROUPS][0]
+    config = config_of("segments")
+    learn(
+        replace(config, gradients=replace(config.gradients, rows=2 * SIZE)),
+        descended(parts),
+        episodes,
+    )
+    groups = [
+        {episodes[i].group for i in block if i >= 0}
+        for rows in seen
+        for block in rows.reshape(-1, SIZE)
+    ]
+    assert sorted(map(len, groups)) == [1] * (GROUPS - 1), "a block for each group with a signal"

@@ -13,7 +13,7 @@ from mintjax.train.custom_loss import custom_gradients
 from mintjax.train.gradients import gradients
 from mintjax.train.losses import CrossEntropy, ImportanceSampling, LossInputs, Ppo
 from mintjax.train.plan import Plan
-from mintjax.train.plan_arguments import fill, plan_arguments
+from mintjax.train.plan_arguments import plan_arguments, tokens_run
 from mintjax.train.segment_scan import Segments, count, segment_logprobs
 from tests.naive import naive_logprobs
 from tests.tiny import CONFIG, random_batch, relative_difference, tiny_policy
@@ -287,16 +287,23 @@ def test_a_custom_loss_has_the_gradient_of_the_built_in_one(plan):
 
 
 @pytest.mark.parametrize(("lengths", "size"), [([290, 0, 141], 300), ([70, 0, 41], 80)])
-def test_fill_counts_the_tokens_that_are_run(lengths, size):
+def test_the_tokens_that_are_run_are_counted(lengths, size):
     batch = random_batch(lengths, size)
     rows = plan_arguments(batch, Plan())[0]
-    assert fill([batch], Plan()) == sum(lengths) / rows.tokens.size
+    assert tokens_run(batch, rows) == (sum(lengths), rows.tokens.size)
     for kind in ("segments", "reverse_only"):
-        plan = Plan(kind, segment=24)
-        (segments,) = plan_arguments(batch, plan)[0]
-        run = segments.tokens[: int(count(segments))].size
-        assert fill([batch], plan) == sum(lengths) / run
-        assert fill([batch, batch], plan) == fill([batch], plan)
+        levels = plan_arguments(batch, Plan(kind, segment=24))[0]
+        run = levels[0].tokens[: int(count(levels[0]))].size
+        assert tokens_run(batch, levels) == (sum(lengths), run)
+
+
+def test_what_rows_share_is_run_and_counted_once():
+    batch = random_batch([70, 70, 0, 41], 80)
+    batch.tokens[1:, :40] = batch.tokens[0, :40]
+    shared = tokens_run(batch, plan_arguments(batch, Plan("segments", segment=8))[0])
+    apart = tokens_run(batch, plan_arguments(batch, Plan("segments", segment=8, share=False))[0])
+    assert apart.real == 70 + 70 + 41 and shared.real == 40 + 30 + 30 + 1
+    assert shared.padded < apart.padded
 
 
 def test_training_a_first_token_is_refused():

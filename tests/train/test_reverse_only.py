@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 
 from mintjax.cache import ContextOverflowError, bucket, init_state, take_rows
-from mintjax.extension import extend
 from mintjax.train.gradients import gradients
 from mintjax.train.losses import ImportanceSampling, Ppo
 from mintjax.train.plan import Plan
 from mintjax.train.reverse_only import StaleCacheError
-from mintjax.types import Segment
 from tests.naive import naive_logprobs
-from tests.tiny import random_batch, relative_difference, tiny_policy
+from tests.tiny import fed, random_batch, relative_difference, tiny_policy
 
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}  # of ‖g₁ - g₂‖ / ‖g₂‖, the worst leaf
 LENGTHS, SIZE = [90, 0, 41], 90
@@ -25,16 +23,7 @@ PLAN = Plan("reverse_only", segment=32)
 def played(policy, batch):
     """The cache as turns of uneven length leave it."""
     state = init_state(policy, len(batch.length), bucket(SIZE))
-    fed = np.zeros_like(batch.length)
-    for turn in (25, 50, 40):
-        length = np.clip(batch.length - fed, 0, turn - 4 * np.arange(len(fed))).astype(np.int32)
-        tokens = np.zeros((len(fed), 64), np.int32)
-        for row, count in enumerate(length):
-            tokens[row, :count] = batch.tokens[row, fed[row] : fed[row] + count]
-        state = extend(policy, Segment(tokens, length), state)
-        fed += length
-    assert (fed == batch.length).all()
-    return state
+    return fed(policy, state, batch, [turn - 4 * np.arange(3) for turn in (25, 50, 40)])
 
 
 @pytest.fixture(scope="module", params=[np.float32, np.float64], ids=["f32", "f64"])

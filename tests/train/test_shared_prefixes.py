@@ -18,7 +18,7 @@ from mintjax.train.plan_arguments import plan_arguments
 from mintjax.train.shared_prefixes import find_levels, levels_of
 from mintjax.types import Segment
 from tests.naive import naive_logprobs
-from tests.tiny import random_batch, relative_difference, tiny_policy
+from tests.tiny import fed, random_batch, relative_difference, tiny_policy
 
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-12}  # of ‖g₁ - g₂‖ / ‖g₂‖, the worst leaf
 SIZE = 72
@@ -63,16 +63,7 @@ def played(policy, batch):
         tokens[group, :end] = batch.tokens[4 * group, :end]
     state = extend(policy, Segment(tokens, ends.astype(np.int32)), init_state(policy, 2, 64))
     state = fork(state, fan=4, capacity=bucket(SIZE))
-    start = np.where(batch.length > 0, ends.repeat(4), 0)
-    for size in (25, 40):
-        length = np.clip(batch.length - start, 0, size).astype(np.int32)
-        tokens = np.zeros((8, 40), np.int32)
-        for row, count in enumerate(length):
-            tokens[row, :count] = batch.tokens[row, start[row] : start[row] + count]
-        state = extend(policy, Segment(tokens, length), state)
-        start += length
-    assert (start == batch.length).all()
-    return state
+    return fed(policy, state, batch, [np.full(8, turn) for turn in (25, 40)])
 
 
 @pytest.fixture(scope="module", params=[np.float32, np.float64], ids=["f32", "f64"])
