@@ -57,6 +57,11 @@ class State(struct.PyTreeNode):
         return self.length + jnp.repeat(before, self.length.size // before.size)
 
     @property
+    def cache_bytes(self) -> int:
+        """What the keys and values take, those of the prefixes included."""
+        return sum(x.nbytes for link in self.lineage for x in (*link.keys, *link.values))
+
+    @property
     def lineage(self) -> "list[State]":
         """The prefixes, the first of all at the front, and the state itself."""
         return [*([] if self.prefix is None else self.prefix.lineage), self]
@@ -65,6 +70,17 @@ class State(struct.PyTreeNode):
         """What a layer's attention sees: the prefixes, then the rows' own tokens unless there are known to be none."""
         seen = self.lineage if own else self.lineage[:-1]
         return [Span(state.keys[layer], state.values[layer], state.length) for state in seen]
+
+
+def row_capacity(state: State) -> int:
+    """Tokens that the longest row has room for, those of its prefix included; on the host.
+
+    Example:
+        >>> row_capacity(fork(state, fan=8, capacity=64)) == int(state.length.max()) + 64
+        True
+    """
+    before = 0 if state.prefix is None else int(np.asarray(state.prefix.position).max())
+    return before + state.capacity
 
 
 def bucket(length: int) -> int:
@@ -217,16 +233,22 @@ def check_overflow(config: ModelConfig, state: State) -> None:
         )
 
 
-def take_rows(state: State, rows: Sequence[int] | Int[np.ndarray, " R"]) -> State:
+def take_rows(
+    state: State, rows: Sequence[int] | Int[np.ndarray, " R"], *, fan: int | None = None
+) -> State:
     """Rows of a state as a state of their own: one to keep, or one repeated to sample it several times.
 
     Args:
         state: any state.
         rows: which rows, in the order that they shall have; any of them several times. A prefix that as many rows go
             on from one after the other, in every part of the order, stays shared.
+        fan: how many rows shall share a prefix, where there are prefixes; None is as many as can.
 
     Returns:
         A state of R rows in memory of its own.
+
+    Raises:
+        ValueError: if rows that shall share a prefix have different ones.
 
     Example:
         >>> four = take_rows(state, np.zeros(4, int))
@@ -235,8 +257,14 @@ def take_rows(state: State, rows: Sequence[int] | Int[np.ndarray, " R"]) -> Stat
     if state.prefix is None:
         return _take_rows(state, rows)
     parents = rows // (state.length.size // state.prefix.length.size)
-    fans = (fan for fan in range(rows.size, 0, -1) if rows.size % fan == 0)
-    fan = next(fan for fan in fans if not np.ptp(parents.reshape(-1, fan), axis=1).any())
+    fans = [n for n in range(rows.size, 0, -1) if rows.size % n == 0]
+    fans = [n for n in fans if not np.ptp(parents.reshape(-1, n), axis=1).any()]
+    fan = fan or fans[0]
+    if fan not in fans:
+        raise ValueError(
+            f"fan: rows {rows.tolist()} go on from the prefixes {parents.tolist()}, so {fans} rows can share "
+            f"one, got {fan}"
+        )
     own = _take_rows(state.replace(prefix=None), rows)
     return own.replace(prefix=take_rows(state.prefix, parents[::fan]))
 

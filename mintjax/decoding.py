@@ -118,7 +118,7 @@ def _decode_traced(policy: Policy, state: State, keys: Array, params: DecodePara
     temperature, top_k, top_p, stop_tokens, budget = (jnp.asarray(value) for value in params)
 
     def step(loop: _Loop) -> _Loop:
-        state, sample = loop.state, loop.sample
+        state, sample = loop.state.replace(prefix=prefix), loop.sample
         room = state.length < state.capacity
         state = state.replace(overflow=state.overflow | (loop.live & ~room))
         live = loop.live & room
@@ -138,6 +138,7 @@ def _decode_traced(policy: Policy, state: State, keys: Array, params: DecodePara
             sample.length + live,
             sample.stopped | stop,
         )
+        state = state.replace(prefix=None)
         return _Loop(loop.step + 1, state, sample, live & ~stop & (loop.step + 1 < budget))
 
     empty = Sample(
@@ -146,10 +147,12 @@ def _decode_traced(policy: Policy, state: State, keys: Array, params: DecodePara
         jnp.zeros(batch, jnp.int32),
         jnp.zeros(batch, bool),
     )
-    state = state.replace(version=policy.version)
+    # The prefix stays outside of what the loop carries, since it does not change.
+    prefix = state.prefix
+    state = state.replace(version=policy.version, prefix=None)
     loop = _Loop(jnp.int32(0), state, empty, budget > 0)
     loop = lax.while_loop(lambda loop: loop.live.any(), step, loop)
-    return loop.sample, loop.state
+    return loop.sample, loop.state.replace(prefix=prefix)
 
 
 _decode = partial(jax.jit, static_argnames="buffer")(_decode_traced)

@@ -55,11 +55,13 @@ def test_it_prints_every_plan_with_its_need_and_the_one_that_runs(experiment, ca
         (line,) = [line for line in printed.splitlines() if line.startswith(f"│ {need.name} ")]
         assert show_bytes(need.bytes(200)) in line and f" {need.forwards} " in line
     assert show_bytes(base_bytes(shapes)) in printed
-    assert "rollout's cache, 32 rows of 256 tokens" in printed
+    assert "rollout's cache, 40 rows of 256 tokens at most" in printed, (
+        "8 groups of 4 and their prompts"
+    )
     left = FREE - base_bytes(shapes) - 3 * adapter_bytes(shapes)
     assert f"for gradients: {show_bytes(left)}, what is free here less weights" in printed
-    assert "1 to decode, one a cache of 256 tokens" in printed
-    assert "5 to extend, one a cache and a segment of 16, 32, 64, 128, 256 tokens" in printed
+    assert "3 to decode, one a cache of 64, 128, 256 tokens" in printed
+    assert "15 to extend, one a cache and a segment of 16, 32, 64, 128, 256 tokens" in printed
     assert "7 for gradients, one a row of 32, 64, 96, 128, 160, 192, 224 tokens" in printed
     assert printed.splitlines()[-1].startswith(
         "packed: the fastest that fits; 8 rows of 200 tokens"

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mintjax.cache import ContextOverflowError, fork, init_state, reserve, take_rows
+from mintjax.cache import ContextOverflowError, fork, init_state, reserve, row_capacity, take_rows
 from mintjax.decoding import DecodeParams
 from mintjax.extension import extend, forward
 from mintjax.generation import generate
@@ -54,6 +54,21 @@ def test_rows_of_a_fork_keep_a_prefix_that_blocks_of_them_share(states):
         more = Segment(np.full((len(rows), 1), 9, np.int32), np.ones(len(rows), np.int32))
         got, want = (forward(policy, more, state)[0] for state in (some, same))
         np.testing.assert_allclose(got, want, rtol=0, atol=TOLERANCE)
+
+
+def test_as_many_rows_share_a_prefix_as_are_wanted(states):
+    _, forked, _ = states
+    some = take_rows(forked, np.array([0, 1, 2, 0]), fan=2)
+    assert some.prefix.length.tolist() == [20, 20] and some.position.tolist() == [20] * 4
+    with pytest.raises(ValueError, match=r"fan: rows \[2, 3\] go on from the prefixes \[0, 1\]"):
+        take_rows(forked, np.array([2, 3]), fan=2)
+
+
+def test_a_rows_capacity_counts_what_it_shares(states):
+    _, forked, copied = states
+    assert (row_capacity(forked), row_capacity(copied)) == (20 + 64, 64)
+    assert forked.cache_bytes == copied.cache_bytes + forked.prefix.cache_bytes
+    assert copied.cache_bytes == 2 * len(copied.keys) * copied.keys[0].size * 4
 
 
 def test_room_is_reserved_for_a_rows_own_tokens_within_the_context_of_all(states):

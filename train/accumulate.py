@@ -8,11 +8,13 @@ normaliser counts over the whole batch. That count is one number (`mintjax.train
 is proportional to the advantages lets it divide the finished sum. The gradient is that of the whole batch.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Int
 
-from mintjax.cache import State, take_rows
+from mintjax.cache import State, row_capacity, take_rows
 from mintjax.train.advantages import divide, divisors, group_advantages
 from mintjax.train.batches import micro_batches
 from mintjax.train.config import TrainConfig
@@ -83,14 +85,22 @@ class Accumulation:
         own = divisors(raw, episodes, options.normaliser, max_tokens=options.rollout.max_tokens).own
         # A micro-batch of more rows than there are in flight would be padding. One as long as the cache is not: segments
         # without a token cost nothing, and another number of them would be another program.
-        rows = min(options.gradients.rows, options.rollout.in_flight * options.rollout.group_size)
-        size = None if state is None else state.capacity
+        group = options.rollout.group_size
+        rows, together = _blocks(
+            min(options.gradients.rows, options.rollout.in_flight * group), group
+        )
+        size = None if state is None else row_capacity(state)
         for batch in micro_batches(
-            episodes, divide(raw, own), rows=rows, tokens=options.gradients.tokens, size=size
+            episodes,
+            divide(raw, own),
+            rows=rows,
+            tokens=options.gradients.tokens,
+            size=size,
+            together=together,
         ):
             assert state is not None and batch.episodes is not None  # tokens were fed
-            # A row that fills the batch up has no token, so any cache will do for it.
-            self._total.add(batch, take_rows(state, np.maximum(batch.episodes, 0)))
+            fan = math.gcd(batch.episodes.size, together)
+            self._total.add(batch, take_rows(state, _rows_of(batch.episodes), fan=fan))
         self._episodes += episodes
 
     def finish(self) -> Learned:
@@ -113,3 +123,18 @@ class Accumulation:
         self._total.divide(batch)
         advantages = divide(raw, [batch * divisor for divisor in own])
         return step_with(options, self._train_state, self._total, raw, advantages)
+
+
+def _blocks(rows: int, group: int) -> tuple[int, int]:
+    """Rows of a micro-batch, at most those wanted, that are whole groups or an even part of one; and rows of a block."""
+    whole = [n for n in range(1, rows + 1) if n % group == 0 or group % n == 0]
+    return whole[-1], min(whole[-1], group)
+
+
+def _rows_of(episodes: Int[np.ndarray, " B"]) -> Int[np.ndarray, " B"]:
+    """A row of the cache for each row of a batch: its episode's, or, where it is padding, that of the row before it.
+
+    Any cache will do for a row without a token, but this one goes on from what the rows beside it begin with.
+    """
+    places = np.where(episodes < 0, 0, np.arange(episodes.size))
+    return np.maximum(episodes[np.maximum.accumulate(places)], 0)

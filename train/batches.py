@@ -69,17 +69,16 @@ def micro_batches(
             fewer others, and so with others of like length. Each padded length has one B. A row that is longer by itself
             goes alone. None is no limit.
         block: see `padded_length`, which gives the N of each micro-batch.
-        together: rows that each group has side by side, empty ones included, so that a plan can run once what they begin
-            with; a divisor of ``rows``. None is by length alone.
+        together: rows of one group that stand side by side, so that a plan can run once what they begin with; a divisor
+            of ``rows``. A group has as many such blocks as it needs, the last one filled up. None is by length alone.
         size: N of every micro-batch instead, where padding costs less than a program for another length.
 
     Returns:
         The micro-batches, the longest rows first; none where no episode carries a signal.
 
     Raises:
-        ValueError: where ``rows`` or ``tokens`` is less than 1, ``together`` divides ``rows`` into no whole groups or is
-            less than a group has, an episode is longer than ``size``, episodes and advantages differ in
-            number, temperatures differ, or samples were drawn greedily.
+        ValueError: where ``rows`` or ``tokens`` is less than 1, ``together`` does not divide ``rows``, an episode is longer
+            than ``size``, episodes and advantages differ in number, temperatures differ, or samples were drawn greedily.
         RuntimeError: where the trained tokens are not those that were sampled: a fault of mintjax.
 
     Example:
@@ -130,19 +129,14 @@ def micro_batches(
 def _side_by_side(
     places: Sequence[int], episodes: Sequence[Episode], together: int, rows: int
 ) -> list[int | None]:
-    """Return the places group by group, each group filled up with None."""
+    """Return the places group by group, the last block of each group filled up with None."""
     if together < 1 or rows % together:
         raise ValueError(f"together: expected a divisor of rows ({rows}), came {together}.")
     groups: dict[int, list[int | None]] = {}
     for place in places:
         groups.setdefault(episodes[place].group, []).append(place)
-    most = max(map(len, groups.values()), default=0)
-    if most > together:
-        raise ValueError(
-            f"together: expected at least {most}, a group's episodes, came {together}."
-        )
     return [
-        place for group in groups.values() for place in group + [None] * (together - len(group))
+        place for group in groups.values() for place in group + [None] * (-len(group) % together)
     ]
 
 

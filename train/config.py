@@ -208,6 +208,11 @@ class RolloutConfig:
         """Groups that are sampled side by side."""
         return self.groups_in_flight or self.groups
 
+    @property
+    def cache_rows(self) -> int:
+        """Rows of the cache at most: one for each episode in flight, and one for what each group begins with."""
+        return self.in_flight * (self.group_size + (self.group_size > 1))
+
 
 @dataclass(frozen=True)
 class OptimizerConfig:
@@ -255,7 +260,8 @@ class GradientConfig:
     """What the plan "auto" lets a gradient take: bytes, or a text such as "2GiB"; null is all that is free when the run
     starts."""
     rows: int = 8
-    """Episodes in one micro-batch; gradients of micro-batches are summed."""
+    """Episodes in one micro-batch; gradients of micro-batches are summed. The plan "reverse_only" takes the most that are
+    not more than these and are whole groups, or an even part of one."""
     tokens: int | None = None
     """Most tokens in one micro-batch, padding included: where "rows" episodes have more, half as many go together, and so
     on; null is no limit. It bounds memory, and leaves less padding where lengths are uneven."""

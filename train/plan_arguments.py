@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from mintjax.attention import block_of
-from mintjax.cache import State, bucket
+from mintjax.cache import State
 from mintjax.train.batches import Batch
 from mintjax.train.plan import Plan
 from mintjax.train.segment_scan import Segments
@@ -144,7 +144,7 @@ def _segment_arguments(
     for level in levels:
         rows, segment = level.row.size, level.segment
         # Segments without a token cost nothing, and another number of them is another program.
-        steps = -(-(bucket(level.longest) if len(levels) > 1 else size) // segment)
+        steps = -(-level.columns // segment)
         columns = level.start[:, None] + np.arange(steps * segment)
         tokens = np.where(
             columns < level.end[:, None],

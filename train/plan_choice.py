@@ -186,7 +186,8 @@ def plan_needs(config: TrainConfig, shapes: Shapes) -> list[PlanNeed]:
         ['packed', 'reverse_only', 'packed_remat', 'reverse_only_remat', 'segments', 'segments_remat']
     """
     options, rollout = config.gradients, config.rollout
-    caches = rollout.in_flight * rollout.group_size * token_bytes(shapes).cache
+    # As if every row were as long as the longest: how much its group shares, nobody knows.
+    caches = rollout.cache_rows * token_bytes(shapes).cache
     needs = []
     for (kind, remat), forwards in PLAN_COSTS.items():
         plan = named_plan(replace(options, plan=kind, remat=remat, memory=None))

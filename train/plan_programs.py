@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from mintjax.attention import BLOCK
 from mintjax.cache import bucket
 from mintjax.models.config import ModelConfig
 from mintjax.renderers.segments import bucket as segment_bucket
@@ -13,7 +14,8 @@ class Programs(NamedTuple):
     """The shapes that a run may meet; there is a program for each, compiled when it is met.
 
     Attributes:
-        capacities: sizes of the rollout's cache; one program each decodes.
+        capacities: sizes of the rollout's cache; one program each decodes. Where a group's episodes share what they begin
+            with, their own rows are as small as that leaves them, and a run meets few of these.
         segments: sizes of what a turn feeds; one program for each pair of these and a capacity extends the cache.
         rows: lengths that training rows are padded to; one program each takes a gradient, or a few where the numbers of
             trained tokens differ much.
@@ -37,10 +39,13 @@ def programs(config: TrainConfig, model: ModelConfig, tokens: int) -> Programs:
 
     Example:
         >>> programs(load_config("count_down"), policy.config, 192).capacities
-        (256,)
+        (64, 128, 256)
     """
+    shared = config.rollout.group_size > 1
     first, last = bucket(max(1, config.rollout.capacity)), bucket(tokens)
-    doublings = range((max(first, last) // first).bit_length())
+    last = max(first, last)
+    first = BLOCK if shared else first
+    doublings = range((last // first).bit_length())
     context = bucket(model.context)
     return Programs(
         capacities=tuple(first << k for k in doublings if first << k <= context),

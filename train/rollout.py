@@ -43,7 +43,7 @@ class Rollout(NamedTuple):
         episodes: by group and member.
         stats: what they cost.
         state: the cache, a row an episode, of exactly its tokens, and empty rows after them where there were fewer tasks
-            than ``settings.groups``; None where nothing was fed.
+            than ``settings.groups``; None where nothing was fed. What a group's episodes begin with is in its prefix.
     """
 
     episodes: list[Episode]
@@ -139,7 +139,7 @@ async def collect(
     ]
     places = np.divmod(np.arange(groups * settings.group_size), settings.group_size)
     idle = [()] * (places[0].size - len(rows))
-    sampler = Sampler(policy, renderer, places[0].size, settings)
+    sampler = Sampler(policy, renderer, places[0].size, settings, fan=settings.group_size)
     try:
         await asyncio.gather(
             *(_open(row, _environment_seed(seed, step, row.group)) for row in rows)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32, Int, Int32, Key
 
-from mintjax.cache import State, bucket, init_state, reserve, take_rows
+from mintjax.cache import State, bucket, fork, init_state, reserve, row_capacity, take_rows
 from mintjax.decoding import DecodeParams, padded_stops
 from mintjax.extension import extend
 from mintjax.generation import generate
@@ -62,7 +62,8 @@ class RolloutStats(NamedTuple):
         shared_tokens: tokens that were not fed at all, since another conversation began with the same ones.
         sampled_tokens: tokens that were sampled.
         cache_growths: how often the cache moved to a larger bucket.
-        capacity: tokens that a row of the cache has room for at the end; 0 where nothing was fed.
+        capacity: tokens that a row of the cache has room for at the end, those that it shares with others included; 0
+            where nothing was fed.
         cache_bytes: what keys and values of all rows take at the end.
     """
 
@@ -98,9 +99,21 @@ class Sampler:
         True
     """
 
-    def __init__(self, policy: Policy, renderer: Renderer, batch: int, sampling: Sampling) -> None:
-        """Start ``batch`` empty conversations, whose replies end where the renderer, bound to a tokenizer, says."""
+    def __init__(
+        self, policy: Policy, renderer: Renderer, batch: int, sampling: Sampling, *, fan: int = 1
+    ) -> None:
+        """Start empty conversations.
+
+        Args:
+            policy: samples every token.
+            renderer: bound to a tokenizer, says where replies end.
+            batch: how many conversations.
+            sampling: how replies are sampled.
+            fan: conversations that stand next to each other and begin alike, as a rule. What they begin with is then held
+                once for all of them, and read once for each token that they sample; 1 holds it in every row.
+        """
         self._policy, self._renderer, self._sampling = policy, renderer, sampling
+        self._wanted_fan = fan
         self._lengths = np.zeros(batch, np.int64)
         self._state: State | None = None
         self._prefilled = self._shared = self._sampled = self._growths = 0
@@ -110,8 +123,7 @@ class Sampler:
         """What the turns so far cost."""
         capacity, size = 0, 0
         if self._state is not None:
-            capacity = self._state.capacity
-            size = sum(x.nbytes for x in (*self._state.keys, *self._state.values))
+            capacity, size = row_capacity(self._state), self._state.cache_bytes
         return RolloutStats(
             self._prefilled, self._shared, self._sampled, self._growths, capacity, size
         )
@@ -190,7 +202,21 @@ class Sampler:
         fed = sum(map(len, distinct))
         self._prefilled += fed
         self._shared += sum(map(len, news)) - fed
+        if (fan := self._fan(news)) > 1:
+            blocks = np.reshape(rows, (-1, fan))
+            begun = np.array([len(ids) for ids in news])
+            prefixes = blocks[np.arange(len(blocks)), begun.reshape(-1, fan).argmax(1)]
+            room = self._sampling.capacity - int(begun[begun > 0].min())
+            own = min(bucket(max(int((need - begun).max()), room)), capacity)
+            return fork(take_rows(state, prefixes), fan, own)
         return state if len(distinct) == len(news) else take_rows(state, np.array(rows))
+
+    def _fan(self, news: Sequence[Sequence[int]]) -> int:
+        """As many as were promised to begin alike, where they do; those that have nothing to begin with go with any."""
+        fan = self._wanted_fan
+        blocks = [news[first : first + fan] for first in range(0, len(news), fan)]
+        alike = all(len({tuple(ids) for ids in block if len(ids)}) < 2 for block in blocks)
+        return fan if alike and len(news) % fan == 0 else 1
 
     def _go_on(self, news: Sequence[Sequence[int]], need: Int[np.ndarray, " B"]) -> State:
         """The state after another turn's tokens."""

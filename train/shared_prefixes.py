@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, Integer
 
-from mintjax.cache import State
+from mintjax.cache import State, bucket
 
 _WORTH = 7 / 8  # a level is another loop to compile; it must leave at most this share of the work
 _LONGEST = 256  # tokens of a segment that is lengthened: attention within it is quadratic
@@ -27,6 +27,7 @@ class Level(NamedTuple):
         start: the first column of each row of the level.
         end: the column after its last.
         segment: tokens in a segment.
+        columns: columns that there is room for in each row; another number of them is another program.
     """
 
     fan: int
@@ -34,6 +35,7 @@ class Level(NamedTuple):
     start: Int[np.ndarray, " R"]
     end: Int[np.ndarray, " R"]
     segment: int
+    columns: int
 
     @property
     def longest(self) -> int:
@@ -65,7 +67,7 @@ def find_levels(
         >>> [(level.fan, level.end.tolist()) for level in levels]
         [(4, [512]), (1, [576, 570, 540, 576])]
     """
-    best = [_level(1, length, np.zeros_like(length), length, segment)]
+    best = [_level(1, length, np.zeros_like(length), length, segment, tokens.shape[1])]
     if not share:
         return best
     shared = {fan: _shared(tokens, length, fan) for fan in _divisors(len(length)) if fan > 1}
@@ -107,15 +109,19 @@ def levels_of(
         position = np.asarray(link.position)
         fan = len(length) // len(position)
         end = length if fan == 1 else np.where(length > 0, position.repeat(fan), 0)
-        wrong = np.less(_shared(tokens, length, fan), end)
-        if fan > 1 and wrong.any():
+        together = (length.reshape(-1, fan) > 0).sum(1).repeat(fan) > 1
+        wrong = together & np.less(_shared(tokens, length, fan), end)
+        if wrong.any():
             raise ValueError(
                 f"state: rows {np.flatnonzero(wrong).tolist()} share {end[wrong].tolist()} tokens with others in the "
                 f"cache, but not in the batch; pass the state of these very episodes, in their order"
             )
-        levels.append(_level(fan, end, start, length, segment))
+        level = _level(fan, end, start, length, segment)
+        # The rows themselves differ in length from batch to batch. What their cache has room for does not.
+        own = level._replace(segment=min(segment, link.capacity), columns=link.capacity)
+        levels.append(own if link is state else _fitted(level))
         start = end
-    return levels if len(levels) == 1 else [_fitted(level) for level in levels]
+    return levels
 
 
 def _divisors(count: int) -> list[int]:
@@ -154,11 +160,19 @@ def _shared(tokens: np.ndarray, length: np.ndarray, fan: int) -> np.ndarray:
     return np.where(length > 0, shared.repeat(fan), 0)
 
 
-def _level(fan: int, end: np.ndarray, start: np.ndarray, length: np.ndarray, segment: int) -> Level:
+def _level(
+    fan: int,
+    end: np.ndarray,
+    start: np.ndarray,
+    length: np.ndarray,
+    segment: int,
+    columns: int | None = None,
+) -> Level:
     """The level of blocks of ``fan`` rows, of what stands from ``start`` to ``end`` in every row of the batch."""
     some = np.greater(length.reshape(-1, fan), 0)
     row = np.arange(0, end.size, fan) + some.argmax(1)
-    return Level(fan, row, start[row], end[row], segment)
+    longest = int((end[row] - start[row]).max())
+    return Level(fan, row, start[row], end[row], segment, columns or bucket(longest))
 
 
 def _fitted(level: Level) -> Level:

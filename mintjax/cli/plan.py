@@ -106,13 +106,13 @@ def _resident(config: "TrainConfig", shapes: "Shapes", tokens: int) -> Iterator[
     from mintjax.cache import bucket
     from mintjax.train.plan_memory import adapter_bytes, base_bytes, token_bytes
 
-    rows = config.rollout.groups * config.rollout.group_size
+    rows = config.rollout.cache_rows
     capacity = bucket(max(tokens, config.rollout.capacity))
     yield "base weights", base_bytes(shapes)
     yield "adapter", adapter_bytes(shapes)
     yield "optimizer, two moments", 2 * adapter_bytes(shapes)
     yield (
-        f"rollout's cache, {rows} rows of {capacity} tokens",
+        f"rollout's cache, {rows} rows of {capacity} tokens at most",
         rows * capacity * token_bytes(shapes).cache,
     )
 

@@ -69,8 +69,9 @@ def test_groups_that_stay_together_keep_rows_for_their_missing_episodes(make_epi
     assert some == [[2, 4], [3, -1], [0, 1], [-1, -1, 5, 6]]
     with pytest.raises(ValueError, match=r"together: expected a divisor of rows \(8\), came 3"):
         batches(together=3)
-    with pytest.raises(ValueError, match="together: expected at least 3, a group's episodes, came"):
-        batches(together=2)
+    blocks = np.concatenate([batch.episodes for batch in batches(together=2)]).reshape(-1, 2)
+    groups = [{episodes[i].group for i in block if i >= 0} for block in blocks]
+    assert [sum(group == {n} for group in groups) for n in (0, 1, 2)] == [1, 2, 1]
 
 
 def test_a_limit_on_tokens_lets_fewer_of_the_long_rows_together(make_episode):

@@ -145,9 +145,11 @@ def compiled(tmp_path, parts, monkeypatch):
 def test_a_run_compiles_once_for_a_capacity(compiled, monkeypatch):
     rows, programs = compiled("first")
     assert [row["perf/compiles"] > 0 for row in rows] == [True, True, False, False]
-    # What opens an evaluation, what opens a step, and every later turn; the last wave is of fewer groups than the others.
-    assert programs["_extend_traced"] == 3
-    assert programs["_decode_traced"] == programs["reverse_gradients"] == 1
+    # What opens an evaluation, what opens a step, and every later turn of either, for a step's rows share what their group
+    # begins with; the last wave is of fewer groups than the others.
+    assert programs["_extend_traced"] == 4
+    assert programs["_decode_traced"] == 2
+    assert programs["reverse_gradients"] == 1
     assert sum(row["update/skipped"] for row in rows[1:]) == 0
 
     own = Renderer.stop_tokens
@@ -156,12 +158,13 @@ def test_a_run_compiles_once_for_a_capacity(compiled, monkeypatch):
     rows, programs = compiled("second", lines=(16, 16), turns=4, **others)
     assert len(rows) == 4
     # A run has an optimizer of its own. Lengths, turns, max_tokens, stop set and sampling are no programs, nor are tasks
-    # that happen to be equal.
-    assert programs == {"init_fn": 1, "_step": 1}
+    # that happen to be equal, but for a gather where all of an evaluation are.
+    assert programs == {"init_fn": 1, "_step": 1, "_take_rows": 1}
 
-    # 64 tokens for the first turn, 128 for the second.
-    rows, programs = compiled("growing", capacity=0)
-    assert rows[1]["rollout/capacity"] == 128 and rows[1]["rollout/cache_growths"] == 2
+    # 64 tokens of a row's own for the first turns, then 128, in each of two waves. An evaluation's rows share nothing: 64,
+    # 128, and 256 as in the first run.
+    rows, programs = compiled("growing", capacity=0, turns=4)
+    assert rows[1]["rollout/cache_growths"] == 2
     assert [row["perf/compiles"] for row in rows[2:]] == [0, 0]
-    assert programs["_decode_traced"] == 2
+    assert programs["_decode_traced"] == 2 + 2
     assert programs["reverse_gradients"] == 1

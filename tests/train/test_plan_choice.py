@@ -79,7 +79,8 @@ def test_a_runs_plans_go_from_the_fastest_to_the_slowest(tmp_path):
     assert [need.forwards for need in needs] == sorted(need.forwards for need in needs)
     assert len({need.plan for need in needs}) == 6
     assert {(need.rows, need.plan.segment) for need in needs} == {(5, 32)}
-    held = 2 * 3 * token_bytes(shapes).cache
+    # Two groups of three, and what each begins with.
+    held = 2 * (3 + 1) * token_bytes(shapes).cache
     for need in needs:
         walks = need.plan.kind == "reverse_only"
         assert (need.held, need.capacity) == ((held, 192) if walks else (0, 0))
@@ -119,7 +120,9 @@ def test_what_a_plan_does_not_heed_is_refused(options, message):
 def test_programs_cover_every_shape_that_is_met(tmp_path, make_episode):
     config = tiny_config(str(tmp_path), "x")
     found = programs(config, CONFIG, 400)
-    assert (found.capacities, found.segments) == ((256, 512), (16, 32, 64, 128, 256, 512))
+    assert (found.capacities, found.segments) == ((64, 128, 256, 512), (16, 32, 64, 128, 256, 512))
+    alone = replace(config, rollout=replace(config.rollout, group_size=1))
+    assert programs(alone, CONFIG, 400).capacities == (256, 512), "nothing is shared"
     for tokens in (1, 31, 200, 256, 257, 400):
         episodes = [
             make_episode([reward], member=i, prompts=[tokens - 1], samples=[1])

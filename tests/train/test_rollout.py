@@ -173,7 +173,9 @@ def test_the_token_stream_is_the_chat_format_with_the_samples_in_it(policy, toke
     given = sum(int((~turn.sampled).sum()) for turn in turns)
     assert (stats.prefilled_tokens, stats.shared_tokens) == (given - shared, shared)
     assert stats.sampled_tokens == sum(int(turn.sampled.sum()) for turn in turns)
-    assert (stats.cache_growths, stats.capacity) == (1, 128)
+    # A row has room for 64 of its own tokens at first, then for 128, beside those that its group begins with.
+    longest = max(int((~turn.sampled).sum()) for turn in firsts)
+    assert (stats.cache_growths, stats.capacity) == (1, longest + 128)
 
 
 def test_episodes_end_with_their_own_reasons(policy, tokenizer):
@@ -216,7 +218,8 @@ def test_slow_environments_other_groups_and_a_roomy_cache_change_no_sample(polic
     roomy = replace(SETTINGS, capacity=100)
     wide, stats, _ = play(policy, tokenizer, uneven(), roomy)
     assert streams(wide) == streams(calm)
-    assert (stats.cache_growths, stats.capacity) == (0, 128)
+    longest = max(int((~episode.turns[0].sampled).sum()) for episode in wide)
+    assert (stats.cache_growths, stats.capacity) == (0, longest + 128)
     replaced = [*uneven()[:2], Script("y"), Script("z", "w")]
     assert streams(play(policy, tokenizer, replaced)[0])[:2] == streams(calm)[:2]
 
@@ -253,7 +256,7 @@ def test_a_full_context_ends_its_episode_alone(policy, tokenizer):
         assert (len(episode.tokens) == context) or stop == "stop"
         assert environment.heard[0]["finish_reason"] == ("stop" if stop == "stop" else "length")
     assert episodes[2].turns == () and len(episodes[2].tokens) == 0
-    assert (stats.cache_growths, stats.capacity) == (0, context)
+    assert (stats.cache_growths, stats.capacity) == (0, context - 2 + context)
 
 
 def test_a_sampler_refuses_news_that_the_context_does_not_hold(policy, tokenizer):

@@ -148,6 +148,9 @@ def test_rows_that_do_not_share_what_their_cache_does_are_refused():
     state = init_state(policy, 2, 64).replace(length=jnp.array([PROMPT, OTHER]))
     state = fork(state, fan=4, capacity=SIZE)
     assert [level.fan for level in levels_of(state, batch.tokens, batch.length, 16)] == [4, 1]
+    # Of a block of which one row has tokens nothing can differ.
+    lone = np.where(np.arange(8) == 1, batch.length, 0)
+    assert levels_of(state, batch.tokens, lone, 16)[0].end.tolist() == [PROMPT, 0]
     batch.tokens[2, 3] += 1
     with pytest.raises(ValueError, match=r"state: rows \[0, 1, 2, 3\] share \[30, 30, 30, 30\]"):
         levels_of(state, batch.tokens, batch.length, 16)
