@@ -211,7 +211,7 @@ class RolloutConfig:
     @property
     def cache_rows(self) -> int:
         """Rows of the cache at most: one for each episode in flight, and one for what each group begins with."""
-        return self.in_flight * (self.group_size + (self.group_size > 1))
+        return self.in_flight * (self.group_size + 1)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ class Programs(NamedTuple):
     """The shapes that a run may meet; there is a program for each, compiled when it is met.
 
     Attributes:
-        capacities: sizes of the rollout's cache; one program each decodes. Where a group's episodes share what they begin
-            with, their own rows are as small as that leaves them, and a run meets few of these.
+        capacities: sizes of the rollout's cache; one program each decodes. A group's episodes share what they begin with, and
+            their own rows are as small as that leaves them: a run meets few of these.
         segments: sizes of what a turn feeds; one program for each pair of these and a capacity extends the cache.
         rows: lengths that training rows are padded to; one program each takes a gradient, or a few where the numbers of
             trained tokens differ much.
@@ -41,14 +41,11 @@ def programs(config: TrainConfig, model: ModelConfig, tokens: int) -> Programs:
         >>> programs(load_config("count_down"), policy.config, 192).capacities
         (64, 128, 256)
     """
-    shared = config.rollout.group_size > 1
-    first, last = bucket(max(1, config.rollout.capacity)), bucket(tokens)
-    last = max(first, last)
-    first = BLOCK if shared else first
-    doublings = range((last // first).bit_length())
+    last = bucket(max(tokens, config.rollout.capacity))
+    doublings = range((last // BLOCK).bit_length())
     context = bucket(model.context)
     return Programs(
-        capacities=tuple(first << k for k in doublings if first << k <= context),
+        capacities=tuple(BLOCK << k for k in doublings if BLOCK << k <= context),
         segments=tuple(sorted({segment_bucket(n) for n in range(1, tokens + 1)})),
         rows=tuple(sorted({padded_length(n) for n in range(1, tokens + 1)})),
     )
