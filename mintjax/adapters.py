@@ -54,8 +54,10 @@ class LoraConfig:
         return ATTENTION_LINEARS * self.train_attn + MLP_LINEARS * self.train_mlp
 
 
-def linear_shapes(config: ModelConfig) -> dict[str, tuple[int, int]]:
-    """Shape ``(out, in)`` of each linear of one decoder layer, by name."""
+def linear_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, int]]:
+    """Shape ``(out, in)`` of each linear of a decoder layer, by name; layers of one model may differ."""
+    if not 0 <= layer < config.num_layers:
+        raise IndexError(f"layer: expected one of {config.num_layers}, got {layer}")
     d, f = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     return {
@@ -92,7 +94,6 @@ def init_adapter(
     Example:
         >>> adapter = init_adapter(config, LoraConfig(rank=8), jax.random.key(0))
     """
-    shapes = linear_shapes(config)
 
     def pair(key: Key[Array, ""], shape: tuple[int, int]) -> dict[str, Float[Array, "..."]]:
         out_size, in_size = shape
@@ -101,16 +102,15 @@ def init_adapter(
         return {"a": a, "b": jnp.zeros((out_size, lora.rank), dtype)}
 
     order = ATTENTION_LINEARS + MLP_LINEARS
-    layers = tuple(
-        {
-            name: pair(
-                jax.random.fold_in(jax.random.fold_in(key, layer), order.index(name)), shapes[name]
-            )
+
+    def one_layer(layer: int) -> Adapter:
+        layer_key, shapes = jax.random.fold_in(key, layer), linear_shapes(config, layer)
+        return {
+            name: pair(jax.random.fold_in(layer_key, order.index(name)), shapes[name])
             for name in lora.linears
         }
-        for layer in range(config.num_layers)
-    )
-    adapter: Adapter = {"layers": layers}
+
+    adapter: Adapter = {"layers": tuple(map(one_layer, range(config.num_layers)))}
     if lora.train_unembed:
         adapter["unembed"] = pair(
             jax.random.fold_in(key, config.num_layers), (config.vocab_size, config.hidden_size)

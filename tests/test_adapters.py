@@ -1,11 +1,14 @@
-"""A linear and its adapter, over few rows and many."""
+"""A linear and its adapter, over few rows and many; and what an adapter is before training."""
+
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mintjax.adapters import FEW_ROWS, linear
+from mintjax.adapters import FEW_ROWS, LoraConfig, init_adapter, linear, linear_shapes
+from tests.tiny import CONFIG
 
 TOLERANCE = 1e-4  # of sums of 24 products in float32
 
@@ -39,3 +42,32 @@ def test_few_rows_are_on_the_right_of_the_product():
     (few,), (many,) = products(8), products(FEW_ROWS + 1)
     assert "f32[40,8]" in few, "the compiler has undone it"
     assert f"f32[{FEW_ROWS + 1},40]" in many
+
+
+# Drawn from key 7 for the tiny model: the first two numbers of each row of A.
+DRAWN = {
+    "o of layer 1": [[0.15916003286838531, -0.02305782400071621], [0.02158495970070362, -0.08313170820474625]],
+    "down of layer 0": [[-0.07283658534288406, 0.01823594979941845], [-0.05715455487370491, -0.10584256052970886]],
+    "unembed": [[-0.12002584338188171, -0.09861591458320618], [0.0756082609295845, -0.15106618404388428]],
+}  # fmt: skip
+
+
+def test_initial_numbers_stay():
+    adapter = init_adapter(CONFIG, LoraConfig(rank=2, train_unembed=True), jax.random.key(7))
+    found = adapter["layers"][1]["o"], adapter["layers"][0]["down"], adapter["unembed"]
+    for pair, want in zip(found, DRAWN.values(), strict=True):
+        np.testing.assert_allclose(pair["a"][:, :2], want, rtol=1e-6)
+        assert not pair["b"].any()
+
+
+def test_a_layers_initial_numbers_do_not_depend_on_how_many_layers_there_are():
+    lora, key = LoraConfig(rank=2), jax.random.key(7)
+    shallow, deep = (
+        init_adapter(replace(CONFIG, num_layers=layers), lora, key)["layers"] for layers in (2, 5)
+    )
+    jax.tree.map(np.testing.assert_array_equal, shallow, deep[:2])
+
+
+def test_linears_of_a_layer_that_is_not_there_are_refused():
+    with pytest.raises(IndexError, match="layer: expected one of 2, got 2"):
+        linear_shapes(CONFIG, 2)

@@ -21,7 +21,7 @@ import numpy as np
 
 from mintjax.adapters import LoraConfig, init_adapter
 from mintjax.attention import BLOCK
-from mintjax.models.config import ModelConfig
+from mintjax.models.config import ModelConfig, like_layer
 from mintjax.models.dense import weight_shapes
 from mintjax.policy import Policy
 from mintjax.scoring import CHUNK
@@ -61,7 +61,8 @@ class TokenBytes(NamedTuple):
     """Bytes that a token takes in one place or another.
 
     Attributes:
-        layer: what one layer keeps of it for its backward pass.
+        layer: what one layer keeps of it for its backward pass, the one that keeps most.
+        layers: what all of them do.
         head: the same of what follows the last layer.
         layer_input: its residual stream between two layers.
         cache: its keys and values in all layers.
@@ -69,6 +70,7 @@ class TokenBytes(NamedTuple):
     """
 
     layer: int
+    layers: int
     head: int
     layer_input: int
     cache: int
@@ -111,12 +113,12 @@ def plan_memory(shapes: Shapes, plan: Plan, rows: int) -> PlanMemory:
     accumulate = jnp.promote_types(shapes.dtype, jnp.float32).itemsize
     fixed = adapter_bytes(shapes)
     if plan.kind == "packed":
-        kept = inputs if plan.remat else config.num_layers * a_token.layer
+        kept = inputs if plan.remat else a_token.layers
         beside = _RECOMPUTED_LAYER if plan.remat else _BESIDE_LAYERS
         fixed += _HEAD_COPIES * CHUNK * config.vocab_size * accumulate
         return PlanMemory(int(kept + a_token.head + beside * a_token.layer), fixed)
     size = rows * plan.segment
-    kept = inputs if plan.remat else _SEGMENT_LAYER * config.num_layers * a_token.layer
+    kept = inputs if plan.remat else _SEGMENT_LAYER * a_token.layers
     beside = _RECOMPUTED_LAYER if plan.remat else _BESIDE_LAYERS
     head = _HEAD_COPIES * min(CHUNK, size) * config.vocab_size * accumulate
     scores = _SCORE_COPIES * size * config.num_heads * BLOCK * accumulate
@@ -141,16 +143,13 @@ def token_bytes(shapes: Shapes) -> TokenBytes:
     """
     config = shapes.config
     accumulate = jnp.promote_types(shapes.dtype, jnp.float32).itemsize
-    # What grows with the length: the weights among the kept arrays do not.
-    one, two = (
-        (_kept(shapes, layers, _LENGTHS[1]) - _kept(shapes, layers, _LENGTHS[0]))
-        // (_LENGTHS[1] - _LENGTHS[0])
-        for layers in (1, 2)
-    )
+    kinds = [like_layer(config, layer, 1) for layer in range(config.num_layers)]
+    kept = {kind: _layer_and_head(shapes._replace(config=kind)) for kind in set(kinds)}
     numbers = 2 * config.num_kv_heads * config.head_dim * config.num_layers
     return TokenBytes(
-        layer=two - one,
-        head=one - (two - one),
+        layer=max(layer for layer, _ in kept.values()),
+        layers=sum(kept[kind][0] for kind in kinds),
+        head=kept[kinds[-1]][1],
         layer_input=config.hidden_size * accumulate,
         cache=numbers * jnp.dtype(shapes.dtype).itemsize,
         cache_gradient=numbers * accumulate,
@@ -175,9 +174,20 @@ def adapter_bytes(shapes: Shapes) -> int:
     return _size(_adapter(shapes.config, shapes.lora))
 
 
-def _kept(shapes: Shapes, layers: int, tokens: int) -> int:
-    """Bytes that a row's forward pass hands to its backward pass, in a model of so many layers."""
-    config = ModelConfig(**{**vars(shapes.config), "num_layers": layers})
+def _layer_and_head(shapes: Shapes) -> tuple[int, int]:
+    """Bytes that a token takes in the layer of a model that has but one, and after it."""
+    # What grows with the length: the weights among the kept arrays do not.
+    short, long = _LENGTHS
+    one, two = (
+        (_kept(model, long) - _kept(model, short)) // (long - short)
+        for model in (shapes, shapes._replace(config=like_layer(shapes.config, 0, 2)))
+    )
+    return two - one, one - (two - one)
+
+
+def _kept(shapes: Shapes, tokens: int) -> int:
+    """Bytes that a row's forward pass hands to its backward pass."""
+    config = shapes.config
     base = weight_shapes(config, jnp.dtype(shapes.dtype))
     adapter = _adapter(config, shapes.lora)
     policy = Policy(config, shapes.lora, base, adapter, _array())

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +106,8 @@ def operations_of_step(policy: Policy, batch: Batch) -> int:
     """
     config = policy.config
     tokens, trained = int(batch.length.sum()), int(batch.mask.sum())
-    frozen = config.num_layers * sum(map(math.prod, linear_shapes(config).values()))
+    shapes = (linear_shapes(config, layer).values() for layer in range(config.num_layers))
+    frozen = sum(map(math.prod, chain.from_iterable(shapes)))
     adapted = sum(x.size for x in jax.tree.leaves(policy.adapter))
     seen = sum(int(n) * (int(n) + 1) // 2 for n in batch.length)
     attention = 4 * config.num_layers * config.num_heads * config.head_dim * seen

@@ -1,6 +1,6 @@
 """What a dense decoder is made of: the one description that layers, loaders and adapters read."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -47,3 +47,15 @@ class ModelConfig:
     qk_norm: bool = False
     tied_head: bool = True
     rope: RopeConfig = field(default_factory=RopeConfig)
+
+
+def like_layer(config: ModelConfig, layer: int, count: int) -> ModelConfig:
+    """A model of ``count`` layers that are all like one of another model's: equal for layers of one kind.
+
+    Example:
+        >>> len({like_layer(config, layer, 1) for layer in range(config.num_layers)})  # doctest: +SKIP
+        1
+    """
+    if not 0 <= layer < config.num_layers:
+        raise IndexError(f"layer: expected one of {config.num_layers}, got {layer}")
+    return replace(config, num_layers=count)

@@ -22,7 +22,7 @@ Weights = dict[str, Any]
 class DecoderLayer(nnx.Module):
     """One layer's parameters: grouped-query attention and a gated MLP, each behind its norm."""
 
-    def __init__(self, config: ModelConfig, *, dtype: Any, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, layer: int, *, dtype: Any, rngs: nnx.Rngs) -> None:
         """Draws the linears from a normal of standard deviation 1/sqrt(in); norms are ones."""
         ones = partial(jnp.ones, dtype=dtype)
         self.attn_norm = nnx.Param(ones(config.hidden_size))
@@ -30,7 +30,7 @@ class DecoderLayer(nnx.Module):
         if config.qk_norm:
             self.q_norm = nnx.Param(ones(config.head_dim))
             self.k_norm = nnx.Param(ones(config.head_dim))
-        for name, (out_size, in_size) in linear_shapes(config).items():
+        for name, (out_size, in_size) in linear_shapes(config, layer).items():
             draw = jax.random.normal(rngs.params(), (out_size, in_size), dtype)
             setattr(self, name, nnx.Param(draw * in_size**-0.5))
 
@@ -46,7 +46,7 @@ class Decoder(nnx.Module):
         )
         self.norm = nnx.Param(jnp.ones(config.hidden_size, dtype))
         self.layers = nnx.List(
-            [DecoderLayer(config, dtype=dtype, rngs=rngs) for _ in range(config.num_layers)]
+            [DecoderLayer(config, i, dtype=dtype, rngs=rngs) for i in range(config.num_layers)]
         )
         if not config.tied_head:
             self.unembed = nnx.Param(

@@ -12,29 +12,11 @@ from safetensors import SafetensorError, safe_open
 
 from mintjax.models.config import ModelConfig
 from mintjax.weights.config_json import model_config
+from mintjax.weights.families import family_of
 from mintjax.weights.tensors import assemble_base
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
-
-_TOP = {
-    "embed": "model.embed_tokens.weight",
-    "norm": "model.norm.weight",
-    "unembed": "lm_head.weight",
-}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "q": "self_attn.q_proj",
-    "k": "self_attn.k_proj",
-    "v": "self_attn.v_proj",
-    "o": "self_attn.o_proj",
-    "q_norm": "self_attn.q_norm",
-    "k_norm": "self_attn.k_norm",
-    "mlp_norm": "post_attention_layernorm",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
 
 # Old conversions store the rotary frequencies, which the configuration determines.
 _DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
@@ -61,7 +43,9 @@ def load_directory(
     Example:
         >>> config, base = load_directory(Path("model"), "model")  # doctest: +SKIP
     """
-    config = model_config(read_json(directory / "config.json"), name)
+    fields = read_json(directory / "config.json")
+    config = model_config(fields, name)
+    tensor_name = family_of(fields, name).tensor_name
     with ExitStack() as stack:
         homes: dict[str, Any] = {}
         for file, expected in _shards(directory).items():
@@ -81,30 +65,18 @@ def load_directory(
             return homes[tensor].get_tensor(tensor)
 
         present = {tensor for tensor in homes if not _DERIVED.fullmatch(tensor)}
-        if config.tied_head and _TOP["unembed"] in present:
-            if not np.array_equal(read(_TOP["unembed"]), read(_TOP["embed"])):
+        head, table = tensor_name("unembed"), tensor_name("embed")
+        if config.tied_head and head in present:
+            if not np.array_equal(read(head), read(table)):
                 raise ValueError(
-                    f"{directory}: tie_word_embeddings is true, but {_TOP['unembed']} is not "
-                    f"{_TOP['embed']}; correct config.json"
+                    f"{directory}: tie_word_embeddings is true, but {head} is not {table}; correct "
+                    "config.json"
                 )
-            present.remove(_TOP["unembed"])
+            present.remove(head)
         base = assemble_base(
             config, tensor_name, present, read, source=str(directory), dtype=dtype, mesh=mesh
         )
     return config, base
-
-
-def tensor_name(key: str) -> str:
-    """Hugging Face's name for a base weight.
-
-    Example:
-        >>> tensor_name("layers.3.q")
-        'model.layers.3.self_attn.q_proj.weight'
-    """
-    if key in _TOP:
-        return _TOP[key]
-    _, layer, weight = key.split(".")
-    return f"model.layers.{layer}.{_LAYER[weight]}.weight"
 
 
 def read_json(path: Path) -> dict[str, Any]:

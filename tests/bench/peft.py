@@ -27,7 +27,7 @@ from mintjax.train.gradients import gradients
 from mintjax.train.losses import ImportanceSampling
 from mintjax.train.optimizer import init_train_state, make_optimizer, update
 from mintjax.types import Segment
-from mintjax.weights.safetensors_directory import tensor_name
+from mintjax.weights.families.llama3 import FAMILY
 
 ROWS, PROMPT, NEW, RANK = 8, 128, 64, 8
 DTYPES = ("float32", "bfloat16")
@@ -97,7 +97,7 @@ def peft_model(policy: Policy) -> Any:
     )
     leaves = jax.tree_util.tree_leaves_with_path(policy.base)
     tensors = {
-        tensor_name(weight_key(path)): torch.from_numpy(np.array(leaf, np.float32))
+        FAMILY.tensor_name(weight_key(path)): torch.from_numpy(np.array(leaf, np.float32))
         for path, leaf in leaves
     }
     tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]

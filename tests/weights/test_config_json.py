@@ -24,6 +24,7 @@ LLAMA = {
     "transformers.js_config": {"dtype": "q4"},
 }
 QWEN3 = LLAMA | {
+    "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
     "num_key_value_heads": 2,
     "head_dim": 16,
@@ -121,7 +122,14 @@ def test_deepseek_mscale_makes_the_attention_factor():
         ({"model_type": "qwen2"}, "model_type.*'qwen2'"),
         ({"model_type": None}, "model_type.*None"),
         ({"rms_norm_eps": None}, "lacks rms_norm_eps"),
-        ({"model_type": "qwen3"}, "lacks head_dim, num_key_value_heads"),
+        (
+            {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]},
+            "lacks head_dim, num_key_value_heads",
+        ),
+        (
+            {"architectures": ["LlamaForSequenceClassification"]},
+            r"architectures: Llama 3 is read from .*LlamaForCausalLM.*, got .*others are of .*Qwen3",
+        ),
         ({"attention_bias": True}, "attention_bias=True"),
         ({"mlp_bias": True}, "mlp_bias=True"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),

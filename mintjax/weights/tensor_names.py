@@ -1,0 +1,24 @@
+"""Names of tensors that several families share, as Hugging Face's modules are called."""
+
+TOP = {
+    "embed": "model.embed_tokens.weight",
+    "norm": "model.norm.weight",
+    "unembed": "lm_head.weight",
+}
+
+ATTENTION = {
+    "attn_norm": "input_layernorm.weight",
+    "q": "self_attn.q_proj.weight",
+    "k": "self_attn.k_proj.weight",
+    "v": "self_attn.v_proj.weight",
+    "o": "self_attn.o_proj.weight",
+}
+
+QK_NORM = {"q_norm": "self_attn.q_norm.weight", "k_norm": "self_attn.k_norm.weight"}
+
+MLP = {
+    "mlp_norm": "post_attention_layernorm.weight",
+    "gate": "mlp.gate_proj.weight",
+    "up": "mlp.up_proj.weight",
+    "down": "mlp.down_proj.weight",
+}
