@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import transformers
+
+from tests.models.tiny_families import TINY_FAMILIES
 
 ORIGINAL_CONTEXT, FACTOR = 32, 4.0
 CONTEXT = int(ORIGINAL_CONTEXT * FACTOR)
@@ -29,7 +30,8 @@ ROPE = {
 
 
 def tiny_model(kind: str, *, rope: str | dict = "default", tied: bool = False, seed: int = 0):
-    """A two-layer `llama` or `qwen3` model with every parameter drawn, norms included."""
+    """A two-layer model of a family with every parameter drawn, norms included."""
+    family = TINY_FAMILIES[kind]
     sizes = {
         "vocab_size": 96,
         "hidden_size": 48,
@@ -37,23 +39,19 @@ def tiny_model(kind: str, *, rope: str | dict = "default", tied: bool = False, s
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        # Qwen3's heads need not add up to the hidden size; Llama's do.
-        "head_dim": 16 if kind == "qwen3" else 12,
         "max_position_embeddings": CONTEXT,
         "rms_norm_eps": 1e-5,
         "tie_word_embeddings": tied,
         "rope_parameters": dict(ROPE[rope] if isinstance(rope, str) else rope),
+        **family.sizes,
     }
-    if kind == "qwen3":
-        model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes))
-    else:
-        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    model = family.model(family.config(**sizes))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
             draw = torch.randn(parameter.shape, generator=generator)
             if parameter.ndim == 1:
-                parameter.copy_(1 + 0.3 * draw)
+                parameter.copy_((0 if name.endswith("bias") else 1) + 0.3 * draw)
             else:
                 parameter.copy_(draw * parameter.shape[1] ** -0.5)
     return model.eval()

@@ -32,7 +32,14 @@ class RopeConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A dense decoder of the Llama and Qwen3 kind. Static: hashable, part of a policy's tree structure."""
+    """A dense decoder. Static: hashable, part of a policy's tree structure.
+
+    Attributes:
+        context: tokens that a conversation may have.
+        qk_norm: whether queries and keys are normed head by head.
+        tied_head: whether the head is the embedding.
+        biases: the linears of each layer that have a bias.
+    """
 
     name: str
     vocab_size: int
@@ -46,6 +53,7 @@ class ModelConfig:
     norm_eps: float = 1e-6
     qk_norm: bool = False
     tied_head: bool = True
+    biases: tuple[str, ...] = ()
     rope: RopeConfig = field(default_factory=RopeConfig)
 
 

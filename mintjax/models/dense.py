@@ -1,4 +1,4 @@
-"""The dense decoder of Llama and Qwen3: its layers as Flax NNX modules, and the same layers as pure functions.
+"""The dense decoder: its layers as Flax NNX modules, and the same layers as pure functions.
 
 The modules say what there is (names, shapes, initial values); every computation, theirs too, goes through the pure
 functions below, which take one layer's weights as a plain dict. Linears are stored ``[out, in]``, as checkpoints are.
@@ -30,7 +30,10 @@ class DecoderLayer(nnx.Module):
         if config.qk_norm:
             self.q_norm = nnx.Param(ones(config.head_dim))
             self.k_norm = nnx.Param(ones(config.head_dim))
-        for name, (out_size, in_size) in linear_shapes(config, layer).items():
+        shapes = linear_shapes(config, layer)
+        for name in config.biases:
+            setattr(self, f"{name}_bias", nnx.Param(jnp.zeros(shapes[name][0], dtype)))
+        for name, (out_size, in_size) in shapes.items():
             draw = jax.random.normal(rngs.params(), (out_size, in_size), dtype)
             setattr(self, name, nnx.Param(draw * in_size**-0.5))
 
@@ -119,7 +122,7 @@ def queries_keys_values(
     x = rms_norm(residual, weights["attn_norm"], config.norm_eps)
 
     def project(name: str) -> Float[Array, "B S heads H"]:
-        y = linear(x, weights[name], adapter.get(name), lora.scale)
+        y = _project(lora, weights, adapter, name, x)
         return y.reshape(batch, size, -1, config.head_dim)
 
     q, k, v = project("q"), project("k"), project("v")
@@ -148,12 +151,19 @@ def finish_layer(
     batch, size, _ = residual.shape
     attended = attended.transpose(0, 3, 1, 2, 4).reshape(batch, size, -1)
 
-    def project(name: str, x: Float[Array, "B S i"]) -> Float[Array, "B S o"]:
-        return linear(x, weights[name], adapter.get(name), lora.scale)
-
+    project = partial(_project, lora, weights, adapter)
     residual = residual + project("o", attended)
     x = rms_norm(residual, weights["mlp_norm"], config.norm_eps)
     return residual + project("down", jax.nn.silu(project("gate", x)) * project("up", x))
+
+
+def _project(
+    lora: LoraConfig, weights: Weights, adapter: Adapter, name: str, x: Float[Array, "B S i"]
+) -> Float[Array, "B S o"]:
+    """A linear of a layer, with its adapter and its bias where it has them."""
+    y = linear(x, weights[name], adapter.get(name), lora.scale)
+    bias = weights.get(f"{name}_bias")
+    return y if bias is None else y + bias.astype(y.dtype)
 
 
 def final_norm(

