@@ -11,6 +11,14 @@ A large span is read in blocks up to the longest length of the batch, never up t
 (Milakov and Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135); a small one is one block (:func:`block_of`).
 Where consecutive rows share a span, their queries stand together as if they were more heads, so its keys are read once
 for all of them (Juravsky et al., arXiv:2402.05099).
+Where a layer has a window, a query at position p sees the keys at p - window + 1 to p alone, and the blocks that lie
+wholly before the windows of all rows are not read:
+
+    slot      0 1 2 | own 0 1 2          the same with a window of 3
+    query 0   0 1 1 |     1 0 0
+    query 1   0 0 1 |     1 1 0
+    query 2   0 0 0 |     1 1 1
+
 The backward pass adds what flows to the spans into buffers that it is given. The loops over blocks have a traced length:
 they are never differentiated by JAX.
 
@@ -24,7 +32,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 BLOCK = 64  # slots of a large span that are read at a time; every capacity is a multiple of it
 _MASKED = -1e30  # finite: a block that a row cannot see at all must not give nan
@@ -61,8 +69,9 @@ def _scores(q: Float[Array, "B K G S H"], k: Float[Array, "B K M H"]) -> Float[A
     )
 
 
-def _causal(size: int) -> Array:
-    return jnp.tril(jnp.ones((size, size), bool))
+def _causal(size: int, window: int | None) -> Array:
+    seen = jnp.tril(jnp.ones((size, size), bool))
+    return seen if window is None or window >= size else jnp.triu(seen, 1 - window)
 
 
 def _block(x: Float[Array, "R K N H"], index: Int[ArrayLike, ""]) -> Float[Array, "R K M H"]:
@@ -70,23 +79,69 @@ def _block(x: Float[Array, "R K N H"], index: Int[ArrayLike, ""]) -> Float[Array
     return lax.dynamic_slice_in_dim(x, index * block, block, 2)
 
 
-def _seen(span: Span, index: Int[ArrayLike, ""]) -> Array:
-    slots = jnp.arange(span.block) + index * span.block
-    return (slots < span.length[:, None])[:, None, None, None, :]
+class _Reach(NamedTuple):
+    """Which slots of a span the queries see: those from ``first`` on, which is None without a window.
+
+    ``first`` is ``[R, 1, FG, S]``, a number for each query, folded as the queries are (:func:`_fold`).
+    """
+
+    span: Span
+    first: Int[Array, "R 1 FG S"] | None
+
+    def seen(self, index: Int[ArrayLike, ""]) -> Array:
+        """The slots of a block that each query sees, ``[R, 1, FG or 1, S or 1, M]``."""
+        slots = jnp.arange(self.span.block) + index * self.span.block
+        seen = (slots < self.span.length[:, None])[:, None, None, None, :]
+        return seen if self.first is None else seen & (slots >= self.first[..., None])
+
+    def blocks(self) -> tuple[Int[ArrayLike, ""], Int[ArrayLike, ""]]:
+        """The first block that any row sees, and the one after the last."""
+        block, length = self.span.block, self.span.length
+        end = (jnp.max(length) + block - 1) // block
+        if self.first is None:
+            return 0, end
+        # A row whose windows begin behind the span, or that has nothing there, asks for no block of it.
+        first = jnp.maximum(jnp.min(self.first, (1, 2, 3)), 0)
+        first = jnp.min(jnp.where(first < length, first, self.span.keys.shape[2]))
+        return first // block, end
 
 
-def _over_blocks(step, carry, span: Span):
+def _reaches(
+    q: Float[Array, "B K G S H"], spans: Sequence[Span], window: int | None
+) -> list[_Reach]:
+    """What the queries see of each span. Positions follow from the lengths, for spans stand one behind the other."""
+    if window is None:
+        return [_Reach(span, None) for span in spans]
+    batch, _, group, size, _ = q.shape
+    position = sum((_for_each(span.length, batch) for span in spans), jnp.zeros(batch, jnp.int32))
+    first = (position - window + 1)[:, None] + jnp.arange(size)
+    reaches = []
+    for span in spans:
+        shape = batch, 1, group, size
+        folded = _fold(jnp.broadcast_to(first[:, None, None, :], shape), len(span.length))
+        reaches.append(_Reach(span, folded))
+        first = first - _for_each(span.length, batch)[:, None]
+    return reaches
+
+
+def _for_each(length: Int[Array, " R"], batch: int) -> Int[Array, " B"]:
+    """What consecutive rows share, repeated for each of them."""
+    return jnp.repeat(length, batch // len(length))
+
+
+def _over_blocks(step, carry, reach: _Reach):
     """Runs ``step`` over the blocks that any row sees; straight on, without a loop, where there is but one."""
+    span = reach.span
     capacity, block = span.keys.shape[2], span.block
     # A ragged last block would be read clamped, so that some slots count twice, in silence.
     if capacity % block:
         raise ValueError(f"capacity: expected a multiple of the block ({block}), got {capacity}")
     if capacity == block:
         return step(0, carry)
-    return lax.fori_loop(0, (jnp.max(span.length) + block - 1) // block, step, carry)
+    return lax.fori_loop(*reach.blocks(), step, carry)
 
 
-def _fold(x: Float[Array, "B K G S *rest"], rows: int) -> Float[Array, "R K FG S *rest"]:
+def _fold(x: Shaped[Array, "B K G S *rest"], rows: int) -> Shaped[Array, "R K FG S *rest"]:
     """Rows that share a row of a span, as more query heads of one row."""
     batch, heads, groups, *rest = x.shape
     if batch == rows:
@@ -115,6 +170,8 @@ def attend(
     k: Float[Array, "B K S H"],
     v: Float[Array, "B K S H"],
     spans: Sequence[Span] = (),
+    *,
+    window: int | None = None,
 ) -> Attended:
     """Attends from a segment to the spans before it and to itself.
 
@@ -124,18 +181,22 @@ def attend(
         q: the segment's queries, grouped by key head.
         k: the segment's own keys.
         v: the segment's own values.
-        spans: what stands before, in any order; the capacity of each is a multiple of its block (see :func:`block_of`),
-            and B a multiple of its rows.
+        spans: what stands before, one behind the other; the capacity of each is a multiple of its block (see
+            :func:`block_of`), and B a multiple of its rows.
+        window: tokens that a query sees at most, itself included; None is all before it. Static. (Beltagy et al.,
+            arXiv:2004.05150.)
 
     Returns:
         The output in the dtype of ``v``, and the logsumexp in at least float32.
 
     Raises:
-        ValueError: if a capacity is no multiple of the block.
+        ValueError: if a capacity is no multiple of the block, or the window is below 1.
 
     Example:
         >>> out = attend(q, k, v, [Span(keys, values, length)]).out
     """
+    if window is not None and window < 1:
+        raise ValueError(f"window: expected at least 1, the query itself, got {window}")
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
 
     def weighted(
@@ -145,24 +206,25 @@ def attend(
             "bkgsm,bkmh->bkgsh", p.astype(v.dtype), v, preferred_element_type=accumulate
         )
 
-    def step(q, span: Span, index, carry):
+    def step(q, reach: _Reach, index, carry):
         top, total, out = carry
+        span = reach.span
         scores = _scores(q, _block(span.keys, index))
-        scores = jnp.where(_seen(span, index), scores, _MASKED)
+        scores = jnp.where(reach.seen(index), scores, _MASKED)
         new_top = jnp.maximum(top, scores.max(-1))
         shrink = jnp.exp(top - new_top)
         p = jnp.exp(scores - new_top[..., None])
         out = out * shrink[..., None] + weighted(p, _block(span.values, index))
         return new_top, total * shrink + p.sum(-1), out
 
-    scores = jnp.where(_causal(q.shape[3]), _scores(q, k), _MASKED)
+    scores = jnp.where(_causal(q.shape[3], window), _scores(q, k), _MASKED)
     top = scores.max(-1)
     p = jnp.exp(scores - top[..., None])
     carry = top, p.sum(-1), weighted(p, v)
-    for span in spans:
-        rows = span.length.shape[0]
+    for reach in _reaches(q, spans, window):
+        rows = reach.span.length.shape[0]
         carry = tuple(_fold(x, rows) for x in carry)
-        carry = _over_blocks(partial(step, _fold(q, rows), span), carry, span)
+        carry = _over_blocks(partial(step, _fold(q, rows), reach), carry, reach)
         carry = tuple(_unfold(x, q.shape[0]) for x in carry)
     top, total, out = carry
     return Attended((out / total[..., None]).astype(v.dtype), top + jnp.log(total))
@@ -185,6 +247,8 @@ def attend_backward(
     attended: Attended,
     d_out: Float[Array, "B K G S H"],
     d_spans: Sequence[tuple[Float[Array, "_ K _ H"], Float[Array, "_ K _ H"]]],
+    *,
+    window: int | None = None,
 ) -> Cotangents:
     """The backward pass of :func:`attend`; gradients of the spans are added to the buffers given.
 
@@ -196,6 +260,7 @@ def attend_backward(
         attended: what it returned.
         d_out: gradient with respect to its output.
         d_spans: what has flowed to the keys and the values of each span so far, in at least float32.
+        window: that which it was given.
 
     Returns:
         Gradients of the segment's own q, k, v (at least float32), and the buffers with this segment's share added.
@@ -223,20 +288,20 @@ def attend_backward(
         update = _block(buffer, index) + update.astype(buffer.dtype)
         return lax.dynamic_update_slice_in_dim(buffer, update, index * block_of(buffer.shape[2]), 2)
 
-    def step(queries, span: Span, index, carry):
+    def step(queries, reach: _Reach, index, carry):
         d_q, d_keys, d_values = carry
-        k, v = _block(span.keys, index), _block(span.values, index)
+        k, v = _block(reach.span.keys, index), _block(reach.span.values, index)
         q, d_out, logsumexp, delta = queries
-        more_q, d_k, d_v = gradients(q, d_out, logsumexp, delta, k, v, _seen(span, index))
+        more_q, d_k, d_v = gradients(q, d_out, logsumexp, delta, k, v, reach.seen(index))
         return d_q + more_q, add(d_keys, index, d_k), add(d_values, index, d_v)
 
     queries = q, d_out, logsumexp, delta
-    d_q, d_k, d_v = gradients(q, d_out, logsumexp, delta, k, v, _causal(q.shape[3]))
+    d_q, d_k, d_v = gradients(q, d_out, logsumexp, delta, k, v, _causal(q.shape[3], window))
     added = []
-    for span, d_span in zip(spans, d_spans, strict=True):
-        rows = span.length.shape[0]
-        folded = partial(step, [_fold(x, rows) for x in queries], span)
-        d_q, *d_span = _over_blocks(folded, (_fold(d_q, rows), *d_span), span)
+    for reach, d_span in zip(_reaches(q, spans, window), d_spans, strict=True):
+        rows = reach.span.length.shape[0]
+        folded = partial(step, [_fold(x, rows) for x in queries], reach)
+        d_q, *d_span = _over_blocks(folded, (_fold(d_q, rows), *d_span), reach)
         d_q = _unfold(d_q, q.shape[0])
         added.append(tuple(d_span))
     return Cotangents(d_q, d_k, d_v, tuple(added))

@@ -6,7 +6,7 @@
 | ``"cudnn"`` | ``jax.nn.dot_product_attention`` | NVIDIA GPUs from Ampere on | bfloat16, float16 | a multiple of 8, up to 128, from Hopper on 256 |
 | ``"splash"`` | JAX's splash attention, a Pallas kernel | one TPU | bfloat16, float32 | any |
 
-Both kernels are causal from the first query and the first key on, and a segment stands at the end of its keys, at a place
+Sliding windows are served by ``"blockwise"`` alone. Both kernels are causal from the first query and the first key on, and a segment stands at the end of its keys, at a place
 that differs from row to row and from call to call. So a cache is laid before the segment's own keys, and what a row does
 not see of it is masked by data: cuDNN takes a mask ``[B, 1, S, N + S]``; splash takes a causal mask shifted by the
 capacity, which is static, and two kinds of slots, seen and unseen. That is one program a capacity, and the kernels' own
@@ -64,7 +64,9 @@ def _hardware(devices: Collection[Any]) -> Hardware:
     return Hardware(device.platform, devices=len(devices))
 
 
-def choose_kernel(name: str, hardware: Hardware, head_dim: int, dtype: jnp.dtype) -> Kernel:
+def choose_kernel(
+    name: str, hardware: Hardware, head_dim: int, dtype: jnp.dtype, *, windows: bool = False
+) -> Kernel:
     """The kernel of a name, where it can serve; ``"auto"`` is the platform's own where it can, else ``"blockwise"``.
 
     Args:
@@ -72,6 +74,7 @@ def choose_kernel(name: str, hardware: Hardware, head_dim: int, dtype: jnp.dtype
         hardware: where it will run.
         head_dim: numbers in a head.
         dtype: of queries, keys and values, which is the weights'.
+        windows: whether some layer has a sliding window.
 
     Returns:
         A kernel that runs there.
@@ -86,16 +89,18 @@ def choose_kernel(name: str, hardware: Hardware, head_dim: int, dtype: jnp.dtype
     if name == "auto":
         own: dict[str, Kernel] = {"cuda": "cudnn", "tpu": "splash"}
         kernel = own.get(hardware.platform, "blockwise")
-        return "blockwise" if _refusal(kernel, hardware, head_dim, dtype) else kernel
+        return "blockwise" if _refusal(kernel, hardware, head_dim, dtype, windows) else kernel
     for kernel in get_args(Kernel):
         if name == kernel:
-            if reason := _refusal(kernel, hardware, head_dim, dtype):
+            if reason := _refusal(kernel, hardware, head_dim, dtype, windows):
                 raise ValueError(f"attention: {name!r} needs {reason}; take 'blockwise' or 'auto'")
             return kernel
     raise ValueError(f"attention: expected 'auto' or one of {get_args(Kernel)}, got {name!r}")
 
 
-def _refusal(kernel: Kernel, hardware: Hardware, head_dim: int, dtype: jnp.dtype) -> str | None:
+def _refusal(
+    kernel: Kernel, hardware: Hardware, head_dim: int, dtype: jnp.dtype, windows: bool
+) -> str | None:
     """What a kernel needs and does not have, in words; None where it can serve."""
     if kernel == "blockwise":
         return None
@@ -106,6 +111,8 @@ def _refusal(kernel: Kernel, hardware: Hardware, head_dim: int, dtype: jnp.dtype
     if hardware.platform != platform:
         where = {"cuda": "an NVIDIA GPU", "tpu": "a TPU"}[platform]
         return f"{where}, and the weights are on {hardware.platform!r}"
+    if windows:
+        return "a model without sliding windows"
     if dtype.name not in dtypes:
         return f"weights of {' or '.join(dtypes)}, which load_policy(dtype=...) gives, and these are {dtype.name}"
     if kernel == "splash":
@@ -221,12 +228,20 @@ def attend_splash(
 
 def platform_attention(
     kernel: Literal["cudnn", "splash"],
+    window: int | None = None,
 ) -> Callable[..., Float[Array, "B K G S H"]]:
     """The function of a platform's kernel: q, k, v and the spans before them in, the mean of values out.
+
+    Raises:
+        ValueError: for a window, which neither serves.
 
     Example:
         >>> out = platform_attention("cudnn")(q, k, v, [Span(keys, values, length)])
     """
+    if window is not None:
+        raise ValueError(
+            f"window: {kernel!r} serves no sliding window, got {window}; take 'blockwise'"
+        )
     return {"cudnn": attend_cudnn, "splash": attend_splash}[kernel]
 
 

@@ -12,7 +12,7 @@ from mintjax.adapters import layer_adapter
 from mintjax.attention_kernels import Kernel
 from mintjax.cache import State, bucket, init_state
 from mintjax.models.dense import embed, final_norm, finish_layer, queries_keys_values
-from mintjax.models.rope import rope_tables
+from mintjax.models.rope import layer_tables
 from mintjax.policy import Policy
 from mintjax.scoring import predictors, token_logprobs, top_logprobs
 from mintjax.segment_attention import attend_segment
@@ -64,16 +64,17 @@ def run_segment(
     config, lora = policy.config, policy.lora
     tokens, length = jnp.asarray(segment.tokens), jnp.asarray(segment.length)
     size = tokens.shape[1]
-    rope = rope_tables(config, state.position[:, None] + jnp.arange(size))
+    ropes = layer_tables(config, state.position[:, None] + jnp.arange(size))
     slots = slots_of(state.length, length, size, state.capacity)
     # A row that does not move reads nothing: the blocks that are read end with the longest row that does.
     seen = state.replace(length=jnp.where(length > 0, state.length, 0))
-    residual = embed(policy.base, tokens)
+    residual = embed(config, policy.base, tokens)
     keys, values = [], []
     for i, weights in enumerate(policy.base["layers"]):
         adapter = layer_adapter(policy.adapter, i)
-        q, k, v = queries_keys_values(config, lora, weights, adapter, residual, rope)
-        out = attend_segment(q, k, v, seen.spans(i, own=not first), kernel)
+        q, k, v = queries_keys_values(config, lora, weights, adapter, residual, ropes[i])
+        spans, window = seen.spans(i, own=not first), config.window_of(i)
+        out = attend_segment(q, k, v, spans, kernel, window=window)
         residual = finish_layer(config, lora, weights, adapter, residual, out)
         # Nothing but this sum tells the compiler that the cache is read before it is written; without it, on CPU, a
         # loop over this function copies every buffer at every step.

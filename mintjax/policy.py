@@ -19,7 +19,7 @@ from mintjax.models.dense import (
     queries_keys_values,
     unembed,
 )
-from mintjax.models.rope import rope_tables
+from mintjax.models.rope import layer_tables
 from mintjax.row_attention import attend_row
 
 
@@ -73,11 +73,11 @@ class Policy(struct.PyTreeNode):
 @jax.jit
 def _logits(policy: Policy, tokens: Int[Array, "B N"]) -> Float[Array, "B N V"]:
     config, lora = policy.config, policy.lora
-    rope = rope_tables(config, jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape))
-    residual = embed(policy.base, tokens)
+    ropes = layer_tables(config, jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape))
+    residual = embed(config, policy.base, tokens)
     for i, weights in enumerate(policy.base["layers"]):
         adapter = layer_adapter(policy.adapter, i)
-        q, k, v = queries_keys_values(config, lora, weights, adapter, residual, rope)
-        out = attend_row(q, k, v, block_of(tokens.shape[1]))
+        q, k, v = queries_keys_values(config, lora, weights, adapter, residual, ropes[i])
+        out = attend_row(q, k, v, block_of(tokens.shape[1]), window=config.window_of(i))
         residual = finish_layer(config, lora, weights, adapter, residual, out)
     return unembed(lora, policy.base, policy.adapter, final_norm(config, policy.base, residual))

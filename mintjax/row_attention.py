@@ -31,6 +31,8 @@ def attend_row(
     v: Float[Array, "B K N H"],
     block: int,
     kernel: Kernel = "blockwise",
+    *,
+    window: int | None = None,
 ) -> Float[Array, "B K G N H"]:
     """Causal attention within each row, in memory linear in its length.
 
@@ -42,6 +44,7 @@ def attend_row(
         v: values.
         block: queries and keys that ``"blockwise"`` takes at a time; N is then a multiple of it.
         kernel: what computes it (``mintjax.attention_kernels``).
+        window: tokens that a query sees at most; for ``"blockwise"`` alone.
 
     Returns:
         The mean of the values that each position sees, in their dtype.
@@ -53,8 +56,8 @@ def attend_row(
         >>> out = attend_row(q, k, v, 64)
     """
     if kernel == "blockwise":
-        return _attend_row(q, k, v, block)
-    return platform_attention(kernel)(q, k, v)
+        return _attend_row(q, k, v, block, window)
+    return platform_attention(kernel, window)(q, k, v)
 
 
 def _walk(step, carry, blocks: int):
@@ -68,7 +71,7 @@ def _before(q: Array, k: Array, v: Array, index: Int[ArrayLike, ""], block: int)
     return [Span(k, v, jnp.broadcast_to(index * block, q.shape[:1]))]
 
 
-def _forward(q, k, v, block):
+def _forward(q, k, v, block, window):
     size = q.shape[3]
     if size % block:
         raise ValueError(
@@ -78,7 +81,7 @@ def _forward(q, k, v, block):
     def step(index, carry):
         out, logsumexp = carry
         own_q, own_k, own_v = (_cut(x, index, block) for x in (q, k, v))
-        part = attend(own_q, own_k, own_v, _before(q, k, v, index, block))
+        part = attend(own_q, own_k, own_v, _before(q, k, v, index, block), window=window)
         return _put(out, part.out, index, block), _put(logsumexp, part.logsumexp, index, block, -1)
 
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
@@ -87,7 +90,7 @@ def _forward(q, k, v, block):
     return out, (q, k, v, Attended(out, logsumexp))
 
 
-def _backward(block, residuals, d_out):
+def _backward(block, window, residuals, d_out):
     q, k, v, attended = residuals
     blocks = q.shape[3] // block
 
@@ -101,7 +104,8 @@ def _backward(block, residuals, d_out):
             lax.dynamic_slice_in_dim(attended.logsumexp, index * block, block, 3),
         )
         spans = _before(q, k, v, index, block)
-        grads = attend_backward(own_q, own_k, own_v, spans, part, own_d, [(d_k, d_v)] * len(spans))
+        flowed = [(d_k, d_v)] * len(spans)
+        grads = attend_backward(own_q, own_k, own_v, spans, part, own_d, flowed, window=window)
         if spans:
             d_k, d_v = grads.spans[0]
         d_k = _put(d_k, _cut(d_k, index, block) + grads.k, index, block)
@@ -114,5 +118,5 @@ def _backward(block, residuals, d_out):
     return d_q.astype(q.dtype), d_k.astype(k.dtype), d_v.astype(v.dtype)
 
 
-_attend_row = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(3,))
+_attend_row = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(3, 4))
 _attend_row.defvjp(_forward, _backward)

@@ -18,6 +18,8 @@ def attend_segment(
     v: Float[Array, "B K S H"],
     spans: Sequence[Span],
     kernel: Kernel,
+    *,
+    window: int | None = None,
 ) -> Float[Array, "B K G S H"]:
     """Attends from a segment to the spans before it and to itself.
 
@@ -27,6 +29,7 @@ def attend_segment(
         v: the segment's own values.
         spans: what stands before.
         kernel: what computes it.
+        window: tokens that a query sees at most; for ``"blockwise"`` alone.
 
     Returns:
         The mean of the values that each position sees, in their dtype.
@@ -35,8 +38,8 @@ def attend_segment(
         >>> out = attend_segment(q, k, v, [Span(keys, values, length)], "blockwise")
     """
     if kernel == "blockwise":
-        return attend(q, k, v, spans).out
-    return platform_attention(kernel)(q, k, v, spans)
+        return attend(q, k, v, spans, window=window).out
+    return platform_attention(kernel, window)(q, k, v, spans)
 
 
 def attend_segment_vjp(
@@ -45,6 +48,8 @@ def attend_segment_vjp(
     v: Float[Array, "B K S H"],
     spans: Sequence[Span],
     kernel: Kernel,
+    *,
+    window: int | None = None,
 ) -> tuple[Float[Array, "B K G S H"], Callable[[Array, _Flowed], Cotangents]]:
     """:func:`attend_segment`, and the function that pulls a gradient back through it.
 
@@ -54,6 +59,7 @@ def attend_segment_vjp(
         v: the segment's own values.
         spans: what stands before.
         kernel: what computes it.
+        window: tokens that a query sees at most; for ``"blockwise"`` alone.
 
     Returns:
         The output; and a function of the output's gradient and of what has flowed to the spans' keys and values so far,
@@ -64,17 +70,19 @@ def attend_segment_vjp(
         >>> grads = pull(d_out, [(d_keys, d_values)])
     """
     if kernel == "blockwise":
-        attended = attend(q, k, v, spans)
+        attended = attend(q, k, v, spans, window=window)
 
         def pull(d_out: Array, flowed: _Flowed) -> Cotangents:
-            return attend_backward(q, k, v, spans, attended, d_out, flowed)
+            return attend_backward(q, k, v, spans, attended, d_out, flowed, window=window)
 
         return attended.out, pull
+
+    attention = platform_attention(kernel, window)
 
     def run(q, k, v, cached):
         pairs = zip(cached, spans, strict=True)
         seen = [Span(keys, values, span.length) for (keys, values), span in pairs]
-        return platform_attention(kernel)(q, k, v, seen)
+        return attention(q, k, v, seen)
 
     out, pull_run = jax.vjp(run, q, k, v, [(span.keys, span.values) for span in spans])
 

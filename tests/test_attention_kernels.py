@@ -215,6 +215,15 @@ def test_a_named_kernel_that_cannot_serve_is_refused(name, hardware, head_dim, d
         choose_kernel(name, hardware, head_dim, jnp.dtype(dtype))
 
 
+@pytest.mark.parametrize(("name", "hardware"), [("cudnn", HOPPER), ("splash", Hardware("tpu"))])
+def test_a_model_with_windows_is_blockwise(name, hardware):
+    bfloat16 = jnp.dtype("bfloat16")
+    assert choose_kernel("auto", hardware, 128, bfloat16) == name
+    assert choose_kernel("auto", hardware, 128, bfloat16, windows=True) == "blockwise"
+    with pytest.raises(ValueError, match=f"'{name}' needs a model without sliding windows"):
+        choose_kernel(name, hardware, 128, bfloat16, windows=True)
+
+
 def test_an_unknown_name_is_refused():
     with pytest.raises(ValueError, match=r"attention: expected 'auto' or one of .*, got 'flash'"):
         choose_kernel("flash", HOPPER, 64, jnp.dtype("bfloat16"))

@@ -7,7 +7,7 @@ import pytest
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from mintjax.models.config import ModelConfig, RopeConfig
+from mintjax.models.config import RopeConfig
 from mintjax.models.rope import apply_rope, rope_frequencies, rope_tables
 
 # transformers computes frequencies in float32.
@@ -16,6 +16,7 @@ FREQUENCY_RTOL = 1e-6
 ROTATION_ATOL = 1e-5
 
 SCALINGS = {
+    "linear": RopeConfig("linear", 1000000.0, 8.0, 1024),
     "llama3": RopeConfig("llama3", 500000.0, 8.0, 8192, low_freq_factor=1.0, high_freq_factor=4.0),
     "llama3, narrow band": RopeConfig(
         "llama3", 10000.0, 32.0, 64, low_freq_factor=2.0, high_freq_factor=2.5
@@ -42,7 +43,7 @@ def test_frequencies_equal_transformers(name):
             "low_freq_factor": rope.low_freq_factor,
             "high_freq_factor": rope.high_freq_factor,
         }
-    else:
+    elif rope.kind == "yarn":
         parameters |= {
             "beta_fast": rope.beta_fast,
             "beta_slow": rope.beta_slow,
@@ -61,10 +62,6 @@ def test_frequencies_equal_transformers(name):
     assert factor == pytest.approx(expected_factor, rel=FREQUENCY_RTOL)
 
 
-def config(rope=None, head_dim=8):
-    return ModelConfig("tiny", 16, 16, 16, 1, 2, 1, head_dim, 64, rope=rope or RopeConfig())
-
-
 def test_default_frequencies_fall_geometrically_from_one():
     frequencies, factor = rope_frequencies(RopeConfig(theta=81.0), head_dim=8)
     np.testing.assert_allclose(frequencies, [1, 1 / 3, 1 / 9, 1 / 27])
@@ -74,7 +71,7 @@ def test_default_frequencies_fall_geometrically_from_one():
 def test_rotation_is_complex_multiplication_of_halves():
     x = np.random.default_rng(0).normal(size=(2, 5, 3, 8)).astype(np.float32)
     positions = np.array([[0, 1, 2, 3, 4], [40, 41, 42, 43, 44]])
-    tables = rope_tables(config(SCALINGS["yarn"]), jnp.asarray(positions))
+    tables = rope_tables(SCALINGS["yarn"], 8, jnp.asarray(positions))
     turned = apply_rope(jnp.asarray(x), *tables)
     frequencies, factor = rope_frequencies(SCALINGS["yarn"], 8)
     angles = positions[:, :, None, None] * frequencies
@@ -85,7 +82,7 @@ def test_rotation_is_complex_multiplication_of_halves():
 
 def test_bfloat16_is_rotated_in_float32():
     x = jnp.asarray(np.random.default_rng(1).normal(size=(1, 3, 2, 8)), jnp.bfloat16)
-    tables = rope_tables(config(), jnp.arange(3)[None])
+    tables = rope_tables(RopeConfig(), 8, jnp.arange(3)[None])
     turned = apply_rope(x, *tables)
     assert turned.dtype == jnp.bfloat16
     exact = apply_rope(x.astype(jnp.float32), *tables)
@@ -94,7 +91,7 @@ def test_bfloat16_is_rotated_in_float32():
 
 def test_x64_keeps_float64_throughout():
     with jax.enable_x64(True):
-        cos, sin = rope_tables(config(), jnp.asarray([[0, 63]]))
+        cos, sin = rope_tables(RopeConfig(), 8, jnp.asarray([[0, 63]]))
         x = jnp.ones((1, 2, 1, 8))
         assert cos.dtype == sin.dtype == apply_rope(x, cos, sin).dtype == jnp.float64
         np.testing.assert_allclose(cos[0, 1], np.cos(63 * rope_frequencies(RopeConfig(), 8)[0]))
@@ -105,6 +102,7 @@ def test_x64_keeps_float64_throughout():
     [
         (RopeConfig("longrope"), 8, "rope.kind.*'longrope'"),
         (RopeConfig("yarn", factor=4.0), 8, "original_context=0"),
+        (RopeConfig("linear", factor=0.5), 8, "factor=0.5"),
         (RopeConfig("llama3", factor=0.5, original_context=8), 8, "factor=0.5"),
         (RopeConfig(), 7, "head_dim.*7"),
     ],

@@ -26,6 +26,10 @@ ROPE = {
         "factor": FACTOR,
         "original_max_position_embeddings": ORIGINAL_CONTEXT,
     },
+    "local and linear": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+        "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": FACTOR},
+    },
 }
 
 
@@ -51,7 +55,7 @@ def tiny_model(kind: str, *, rope: str | dict = "default", tied: bool = False, s
         for name, parameter in model.named_parameters():
             draw = torch.randn(parameter.shape, generator=generator)
             if parameter.ndim == 1:
-                parameter.copy_((0 if name.endswith("bias") else 1) + 0.3 * draw)
+                parameter.copy_((0 if name.endswith("bias") else family.norm) + 0.3 * draw)
             else:
                 parameter.copy_(draw * parameter.shape[1] ** -0.5)
     return model.eval()

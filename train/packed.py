@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from mintjax.adapters import Adapter, layer_adapter
 from mintjax.attention_kernels import Kernel
 from mintjax.models.dense import embed, final_norm
-from mintjax.models.rope import rope_tables
+from mintjax.models.rope import layer_tables
 from mintjax.policy import Policy
 from mintjax.row_attention import attend_row
 from mintjax.scoring import predictors, token_logprobs
@@ -51,10 +51,10 @@ def row_logprobs(
     """
     policy = policy.replace(adapter=adapter)
     batch, size = tokens.shape
-    rope = rope_tables(policy.config, jnp.broadcast_to(jnp.arange(size), tokens.shape))
-    residual = embed(policy.base, jnp.asarray(tokens))
+    ropes = layer_tables(policy.config, jnp.broadcast_to(jnp.arange(size), tokens.shape))
+    residual = embed(policy.config, policy.base, jnp.asarray(tokens))
     for i in range(policy.config.num_layers):
-        layer = partial(_layer, policy.replace(adapter=None), i, rope, block, kernel)
+        layer = partial(_layer, policy.replace(adapter=None), i, ropes[i], block, kernel)
         residual = (_rematerialised(layer) if remat else layer)(layer_adapter(adapter, i), residual)
     hidden = final_norm(policy.config, policy.base, residual)
     nothing = jnp.zeros((batch, hidden.shape[-1]), hidden.dtype)
@@ -64,7 +64,8 @@ def row_logprobs(
 
 def _layer(policy, index, rope, block, kernel, adapter, residual):
     q, k, v = start_layer(policy, index, rope)(adapter, residual)
-    return end_layer(policy, index)(adapter, residual, attend_row(q, k, v, block, kernel))
+    out = attend_row(q, k, v, block, kernel, window=policy.config.window_of(index))
+    return end_layer(policy, index)(adapter, residual, out)
 
 
 def _rematerialised(layer):

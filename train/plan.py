@@ -46,7 +46,9 @@ def with_kernel(plan: Plan, policy: Policy) -> Plan:
         return replace(plan, attention="blockwise")
     dtype = jnp.dtype(policy.base["layers"][0]["q"].dtype)
     hardware = hardware_of(policy.base["norm"])
-    kernel = choose_kernel(plan.attention, hardware, policy.config.head_dim, dtype)
+    config = policy.config
+    windows = any(config.window_of(layer) is not None for layer in range(config.num_layers))
+    kernel = choose_kernel(plan.attention, hardware, config.head_dim, dtype, windows=windows)
     return replace(plan, attention=kernel)
 
 

@@ -29,7 +29,7 @@ from mintjax.attention_kernels import Kernel
 from mintjax.cache import State, fork, init_state
 from mintjax.extension import read, run_segment, slots_of
 from mintjax.models.dense import embed, final_norm
-from mintjax.models.rope import rope_tables
+from mintjax.models.rope import layer_tables
 from mintjax.policy import Policy
 from mintjax.scoring import token_logprobs
 from mintjax.segment_attention import attend_segment_vjp
@@ -236,17 +236,18 @@ def _segment_backward(
     segment = _at(scan.levels[level], t)
     size = segment.tokens.shape[1]
     first = len(scan.levels[level].tokens) == 1  # the only one of its level
-    rope = rope_tables(policy.config, state.position[:, None] + jnp.arange(size))
+    ropes = layer_tables(policy.config, state.position[:, None] + jnp.arange(size))
     slots = slots_of(state.length, jnp.asarray(segment.length), size, state.capacity)
 
     def layer(i: int, residual: Array):
         """Layer ``i``, and the function that pulls a cotangent back through it."""
         q_k_v, pull_start = jax.vjp(
-            start_layer(policy, i, rope), layer_adapter(adapter, i), residual
+            start_layer(policy, i, ropes[i]), layer_adapter(adapter, i), residual
         )
         q, k, v = q_k_v
         spans = state.spans(i, own=not first)
-        out, pull_attention = attend_segment_vjp(q, k, v, spans, kernel)
+        window = policy.config.window_of(i)
+        out, pull_attention = attend_segment_vjp(q, k, v, spans, kernel, window=window)
         residual, pull_end = jax.vjp(end_layer(policy, i), layer_adapter(adapter, i), residual, out)
 
         def pull(cotangent: Array, d_spans: list[tuple[Array, Array]]):
@@ -265,7 +266,7 @@ def _segment_backward(
 
         return residual, pull
 
-    residuals, pulls = [embed(policy.base, jnp.asarray(segment.tokens))], []
+    residuals, pulls = [embed(policy.config, policy.base, jnp.asarray(segment.tokens))], []
     for i in range(policy.config.num_layers):
         residual, pull = layer(i, residuals[-1])
         residuals.append(residual)

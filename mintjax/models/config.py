@@ -1,6 +1,7 @@
-"""What a dense decoder is made of: the one description that layers, loaders and adapters read."""
+"""What a decoder is made of: the one description that layers, loaders and adapters read."""
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -8,9 +9,9 @@ class RopeConfig:
     """Rotary position embedding: its base frequency and how it is scaled past the length it was trained on.
 
     Attributes:
-        kind: ``"default"``, ``"llama3"`` or ``"yarn"``.
+        kind: ``"default"``, ``"linear"``, ``"llama3"`` or ``"yarn"``.
         theta: base of the geometric frequencies.
-        factor: how many times the original context is stretched (llama3, yarn).
+        factor: how many times the original context is stretched (linear, llama3, yarn).
         original_context: tokens of context before scaling (llama3, yarn).
         low_freq_factor, high_freq_factor: the llama3 band between scaled and unscaled frequencies.
         beta_fast, beta_slow: the yarn band, in rotations over the original context.
@@ -39,6 +40,13 @@ class ModelConfig:
         qk_norm: whether queries and keys are normed head by head.
         tied_head: whether the head is the embedding.
         biases: the linears of each layer that have a bias.
+        windows: for each layer the tokens that a query sees at most, itself included, or None; empty where none has one.
+        window_rope: rotary embedding of the layers with a window; None is ``rope``.
+        query_scale: what queries are multiplied by, beside attention's own 1/sqrt(head_dim).
+        activation: of the MLP's gate.
+        norm_offset: what is added to every norm's weight.
+        post_norms: whether attention and MLP have a norm behind them too.
+        embed_scale: what embeddings are multiplied by, in the embedding's dtype.
     """
 
     name: str
@@ -54,7 +62,29 @@ class ModelConfig:
     qk_norm: bool = False
     tied_head: bool = True
     biases: tuple[str, ...] = ()
+    windows: tuple[int | None, ...] = ()
+    window_rope: RopeConfig | None = None
+    query_scale: float = 1.0
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    norm_offset: float = 0.0
+    post_norms: bool = False
+    embed_scale: float = 1.0
     rope: RopeConfig = field(default_factory=RopeConfig)
+
+    def __post_init__(self) -> None:
+        """Refuse windows that are not one a layer."""
+        if len(self.windows) not in (0, self.num_layers):
+            raise ValueError(
+                f"windows: expected one for each of {self.num_layers} layers or none at all, got {len(self.windows)}"
+            )
+
+    def window_of(self, layer: int) -> int | None:
+        """Tokens that a query of a layer sees at most; None is all before it."""
+        return self.windows[layer] if self.windows else None
+
+    def rope_of(self, layer: int) -> RopeConfig:
+        """A layer's rotary embedding."""
+        return self.rope if self.window_of(layer) is None else self.window_rope or self.rope
 
 
 def like_layer(config: ModelConfig, layer: int, count: int) -> ModelConfig:
@@ -66,4 +96,5 @@ def like_layer(config: ModelConfig, layer: int, count: int) -> ModelConfig:
     """
     if not 0 <= layer < config.num_layers:
         raise IndexError(f"layer: expected one of {config.num_layers}, got {layer}")
-    return replace(config, num_layers=count)
+    windows = (config.window_of(layer),) * count if config.windows else ()
+    return replace(config, num_layers=count, windows=windows)

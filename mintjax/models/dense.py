@@ -18,15 +18,20 @@ from mintjax.models.rope import apply_rope
 
 Weights = dict[str, Any]
 
+_ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": partial(jax.nn.gelu, approximate=True)}
+
 
 class DecoderLayer(nnx.Module):
     """One layer's parameters: grouped-query attention and a gated MLP, each behind its norm."""
 
     def __init__(self, config: ModelConfig, layer: int, *, dtype: Any, rngs: nnx.Rngs) -> None:
-        """Draws the linears from a normal of standard deviation 1/sqrt(in); norms are ones."""
-        ones = partial(jnp.ones, dtype=dtype)
+        """Draws the linears from a normal of standard deviation 1/sqrt(in); norms change nothing."""
+        ones = partial(jnp.full, fill_value=1 - config.norm_offset, dtype=dtype)
         self.attn_norm = nnx.Param(ones(config.hidden_size))
         self.mlp_norm = nnx.Param(ones(config.hidden_size))
+        if config.post_norms:
+            self.attn_post_norm = nnx.Param(ones(config.hidden_size))
+            self.mlp_post_norm = nnx.Param(ones(config.hidden_size))
         if config.qk_norm:
             self.q_norm = nnx.Param(ones(config.head_dim))
             self.k_norm = nnx.Param(ones(config.head_dim))
@@ -47,7 +52,7 @@ class Decoder(nnx.Module):
         self.embed = nnx.Param(
             jax.random.normal(rngs.params(), shape, dtype) * config.hidden_size**-0.5
         )
-        self.norm = nnx.Param(jnp.ones(config.hidden_size, dtype))
+        self.norm = nnx.Param(jnp.full(config.hidden_size, 1 - config.norm_offset, dtype))
         self.layers = nnx.List(
             [DecoderLayer(config, i, dtype=dtype, rngs=rngs) for i in range(config.num_layers)]
         )
@@ -90,10 +95,20 @@ def rms_norm(
     return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight.astype(x.dtype)
 
 
-def embed(weights: Weights, tokens: Int[Array, "B S"]) -> Float[Array, "B S D"]:
+def _norm(config: ModelConfig, x: Float[Array, "... D"], weight: Float[Array, " D"]) -> Array:
+    """The model's norm, in at least float32, in which its weight is offset."""
+    weight = weight.astype(jnp.promote_types(weight.dtype, jnp.float32))
+    return rms_norm(x, weight + config.norm_offset, config.norm_eps)
+
+
+def embed(
+    config: ModelConfig, weights: Weights, tokens: Int[Array, "B S"]
+) -> Float[Array, "B S D"]:
     """Token embeddings as the residual stream, which is kept in at least float32 whatever the weights are in."""
     table = weights["embed"]
-    return table[tokens].astype(jnp.promote_types(table.dtype, jnp.float32))
+    rows = table[tokens].astype(jnp.promote_types(table.dtype, jnp.float32))
+    # Trained with the scale rounded to the weights' dtype.
+    return rows * jnp.asarray(config.embed_scale, table.dtype).astype(rows.dtype)
 
 
 def queries_keys_values(
@@ -119,7 +134,7 @@ def queries_keys_values(
         dtype: that is what a cache stores, so fresh and cached keys are the same numbers.
     """
     batch, size, _ = residual.shape
-    x = rms_norm(residual, weights["attn_norm"], config.norm_eps)
+    x = _norm(config, residual, weights["attn_norm"])
 
     def project(name: str) -> Float[Array, "B S heads H"]:
         y = _project(lora, weights, adapter, name, x)
@@ -127,9 +142,8 @@ def queries_keys_values(
 
     q, k, v = project("q"), project("k"), project("v")
     if config.qk_norm:
-        q = rms_norm(q, weights["q_norm"], config.norm_eps)
-        k = rms_norm(k, weights["k_norm"], config.norm_eps)
-    q, k = apply_rope(q, *rope), apply_rope(k, *rope)
+        q, k = _norm(config, q, weights["q_norm"]), _norm(config, k, weights["k_norm"])
+    q, k = apply_rope(q, *rope) * config.query_scale, apply_rope(k, *rope)
     dtype = weights["q"].dtype
     q = q.reshape(batch, size, config.num_kv_heads, -1, config.head_dim).transpose(0, 2, 3, 1, 4)
     return (
@@ -152,9 +166,15 @@ def finish_layer(
     attended = attended.transpose(0, 3, 1, 2, 4).reshape(batch, size, -1)
 
     project = partial(_project, lora, weights, adapter)
-    residual = residual + project("o", attended)
-    x = rms_norm(residual, weights["mlp_norm"], config.norm_eps)
-    return residual + project("down", jax.nn.silu(project("gate", x)) * project("up", x))
+    behind = project("o", attended)
+    if config.post_norms:
+        behind = _norm(config, behind, weights["attn_post_norm"])
+    residual = residual + behind
+    x = _norm(config, residual, weights["mlp_norm"])
+    behind = project("down", _ACTIVATIONS[config.activation](project("gate", x)) * project("up", x))
+    if config.post_norms:
+        behind = _norm(config, behind, weights["mlp_post_norm"])
+    return residual + behind
 
 
 def _project(
@@ -170,7 +190,7 @@ def final_norm(
     config: ModelConfig, weights: Weights, residual: Float[Array, "B S D"]
 ) -> Float[Array, "B S D"]:
     """The hidden states that the head reads."""
-    return rms_norm(residual, weights["norm"], config.norm_eps)
+    return _norm(config, residual, weights["norm"])
 
 
 def unembed(

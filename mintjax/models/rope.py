@@ -30,7 +30,7 @@ def rope_frequencies(config: RopeConfig, head_dim: int) -> tuple[np.ndarray, flo
         ValueError: for an unknown kind, an odd head, or scaling without its original context.
 
     References:
-        RoFormer, arXiv:2104.09864 (default); Llama 3.1's rule, as in transformers' ``llama3``; YaRN,
+        RoFormer, arXiv:2104.09864 (default); position interpolation, arXiv:2306.15595 (linear); Llama 3.1's rule, as in transformers' ``llama3``; YaRN,
         arXiv:2309.00071, sections 3.2 to 3.4 (yarn).
 
     Example:
@@ -42,9 +42,13 @@ def rope_frequencies(config: RopeConfig, head_dim: int) -> tuple[np.ndarray, flo
     plain = config.theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
     if config.kind == "default":
         return plain, 1.0
+    if config.kind == "linear":
+        if config.factor < 1:
+            raise ValueError(f"rope: linear needs factor >= 1, got factor={config.factor}")
+        return plain / config.factor, 1.0
     if config.kind not in ("llama3", "yarn"):
         raise ValueError(
-            f"rope.kind: expected 'default', 'llama3' or 'yarn', got {config.kind!r}; "
+            f"rope.kind: expected 'default', 'linear', 'llama3' or 'yarn', got {config.kind!r}; "
             "this kind of scaling is not implemented"
         )
     if config.original_context <= 0 or config.factor < 1:
@@ -81,13 +85,36 @@ def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def rope_tables(
-    config: ModelConfig, positions: Int[Array, "B S"]
-) -> tuple[Float[Array, "B S half"], Float[Array, "B S half"]]:
+Tables = tuple[Float[Array, "B S half"], Float[Array, "B S half"]]
+
+
+def layer_tables(config: ModelConfig, positions: Int[Array, "B S"]) -> tuple[Tables, ...]:
+    """The tables of every layer; layers that rotate alike have the very same ones.
+
+    Args:
+        config: the decoder.
+        positions: index of each token in its row's stream, from 0.
+
+    Returns:
+        For each layer what :func:`rope_tables` returns.
+
+    Raises:
+        ValueError: as ``rope_frequencies``.
+
+    Example:
+        >>> cos, sin = layer_tables(config, jnp.arange(8)[None])[0]  # doctest: +SKIP
+    """
+    ropes = [config.rope_of(layer) for layer in range(config.num_layers)]
+    tables = {rope: rope_tables(rope, config.head_dim, positions) for rope in dict.fromkeys(ropes)}
+    return tuple(tables[rope] for rope in ropes)
+
+
+def rope_tables(config: RopeConfig, head_dim: int, positions: Int[Array, "B S"]) -> Tables:
     """Cos and sin of every pair's angle at every position, attention factor included.
 
     Args:
-        config: the decoder; its ``rope`` and ``head_dim`` are read.
+        config: kind of scaling and its numbers.
+        head_dim: H, entries of one head.
         positions: index of each token in its row's stream, from 0.
 
     Returns:
@@ -97,9 +124,9 @@ def rope_tables(
         ValueError: as ``rope_frequencies``.
 
     Example:
-        >>> cos, sin = rope_tables(config, jnp.arange(8)[None])  # doctest: +SKIP
+        >>> cos, sin = rope_tables(config, 128, jnp.arange(8)[None])  # doctest: +SKIP
     """
-    frequencies, factor = rope_frequencies(config.rope, config.head_dim)
+    frequencies, factor = rope_frequencies(config, head_dim)
     angles = positions[..., None].astype(jnp.result_type(float)) * jnp.asarray(frequencies)
     return jnp.cos(angles) * factor, jnp.sin(angles) * factor
 
@@ -119,7 +146,7 @@ def apply_rope(
         round the angles' cosines to three digits.
 
     Example:
-        >>> queries = apply_rope(queries, *rope_tables(config, positions))  # doctest: +SKIP
+        >>> queries = apply_rope(queries, *rope_tables(config, 128, positions))  # doctest: +SKIP
     """
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     cos, sin = cos[..., None, :].astype(dtype), sin[..., None, :].astype(dtype)

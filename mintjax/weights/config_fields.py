@@ -54,6 +54,7 @@ HARMLESS = frozenset(
         "architectures",
         "attention_dropout",
         "bos_token_id",
+        "cache_implementation",
         "chunk_size_feed_forward",
         "dtype",
         "eos_token_id",

@@ -8,6 +8,7 @@ from mintjax.models.rope import yarn_attention_factor
 
 _ROPE_FIELDS = {
     "default": set(),
+    "linear": {"factor"},
     "llama3": {
         "factor",
         "original_max_position_embeddings",
@@ -63,11 +64,21 @@ def read_rope(config: Mapping[str, Any], name: str) -> RopeConfig:
         raise ValueError(f"{name}: {kind} rotary embedding does not implement {unknown}")
     if kind == "default":
         return RopeConfig(theta=theta)
-    needed = ["original_max_position_embeddings"]
-    needed += ["factor", "low_freq_factor", "high_freq_factor"] if kind == "llama3" else []
+    needed = {
+        "linear": ("factor",),
+        "llama3": (
+            "original_max_position_embeddings",
+            "factor",
+            "low_freq_factor",
+            "high_freq_factor",
+        ),
+        "yarn": ("original_max_position_embeddings",),
+    }[kind]
     missing = [key for key in needed if key not in fields]
     if missing:
         raise ValueError(f"{name}: {kind} rotary embedding lacks {', '.join(missing)}")
+    if kind == "linear":
+        return RopeConfig(kind, theta, fields["factor"])
     original = fields["original_max_position_embeddings"]
     factor = fields.get("factor", config["max_position_embeddings"] / original)
     if kind == "llama3":

@@ -156,7 +156,8 @@ def test_gradients_of_every_plan(loaded):
 
 @pytest.mark.parametrize("kind", TINY_FAMILIES)
 def test_unimplemented_features_are_refused_by_name(kind, tmp_path):
-    file = saved(tiny_model(kind), tmp_path) / "config.json"
+    model = tiny_model(kind, rope=TINY_FAMILIES[kind].ropes[-1])
+    file = saved(model, tmp_path) / "config.json"
     fields = json.loads(file.read_text())
     for field, value in ({"fused_frobnication": 3} | TINY_FAMILIES[kind].refused).items():
         file.write_text(json.dumps(fields | {field: value}))

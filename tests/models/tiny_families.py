@@ -14,6 +14,7 @@ class TinyFamily(NamedTuple):
         config: transformers' configuration class.
         model: its model class.
         sizes: arguments of the configuration beside those of `tests.transformers_models.tiny_model`, or in their place.
+        norm: mean of the weights of its norms.
         ropes: rotary embeddings that its logits are compared with.
         tied: whether its head is the embedding.
         refused: fields of config.json that must be refused, each with a value.
@@ -22,6 +23,7 @@ class TinyFamily(NamedTuple):
     config: Any
     model: Any
     sizes: Mapping[str, Any] = MappingProxyType({})
+    norm: float = 1
     ropes: tuple[str, ...] = ("default", "llama3", "yarn")
     tied: bool = False
     refused: Mapping[str, Any] = MappingProxyType({})
@@ -48,5 +50,26 @@ TINY_FAMILIES = {
         {"head_dim": 16},
         tied=True,
         refused={"attention_bias": True, "use_sliding_window": True},
+    ),
+    "gemma3": TinyFamily(
+        transformers.Gemma3TextConfig,
+        transformers.Gemma3ForCausalLM,
+        {
+            "head_dim": 16,
+            "query_pre_attn_scalar": 10,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+        norm=0,
+        ropes=("local and linear",),
+        tied=True,
+        refused={
+            "attention_bias": True,
+            "hidden_activation": "gelu",
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+            "use_bidirectional_attention": True,
+            "layer_types": ["chunked_attention"] * 2,
+        },
     ),
 }

@@ -87,6 +87,8 @@ def test_auto_is_the_platforms_kernel_for_whole_rows_alone(monkeypatch):
     assert with_kernel(Plan("segments", attention="cudnn"), policy).attention == "cudnn"
     assert with_kernel(Plan(), tiny_policy()).attention == "blockwise"  # float32
     assert with_kernel(Plan(remat=True), policy) == Plan(remat=True, attention="cudnn")
+    windowed = policy.replace(config=replace(CONFIG, windows=(None, 8)))
+    assert with_kernel(Plan(), windowed).attention == "blockwise"
 
 
 def test_a_run_with_a_kernel_that_is_not_there_is_refused_before_it_starts(tmp_path):

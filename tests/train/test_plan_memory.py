@@ -62,6 +62,14 @@ def test_a_layer_keeps_at_least_its_linears_inputs_and_more_layers_keep_more():
     assert token_bytes(deeper).cache == 2 * found.cache
 
 
+def test_layers_of_two_kinds_are_counted_apart():
+    plain = token_bytes(SHAPES)
+    mixed = token_bytes(SHAPES._replace(config=replace(SHAPES.config, windows=(16, None))))
+    # A window changes what is read, not what is kept.
+    assert mixed == plain
+    assert plain.layers == 2 * plain.layer
+
+
 def test_rows_share_what_does_not_grow_and_a_segments_part_grows_with_them():
     one, two = (plan_memory(SHAPES, Plan("segments", 64), rows) for rows in (1, 2))
     assert one.per_token == two.per_token

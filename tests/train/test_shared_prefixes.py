@@ -101,14 +101,15 @@ def test_comparison_sees_a_prefix_that_one_row_alone_pulls_at(monkeypatch):
     reference, want = gradients(policy, batch, ImportanceSampling(), Plan("packed"))
     backward = mintjax.attention.attend_backward
 
-    def first_row_alone(q, k, v, spans, attended, d_out, d_spans):
+    def first_row_alone(q, k, v, spans, attended, d_out, d_spans, **options):
         """The gradient of a shared span is taken from the first of its rows."""
-        whole = backward(q, k, v, spans, attended, d_out, d_spans)
+        whole = backward(q, k, v, spans, attended, d_out, d_spans, **options)
         found = []
         for place, span in enumerate(spans):
             fan = q.shape[0] // span.length.size
             first = (jnp.arange(q.shape[0]) % fan == 0)[:, None, None, None, None]
-            found.append(backward(q, k, v, spans, attended, d_out * first, d_spans).spans[place])
+            alone = backward(q, k, v, spans, attended, d_out * first, d_spans, **options)
+            found.append(alone.spans[place])
         return whole._replace(spans=tuple(found))
 
     monkeypatch.setattr(mintjax.segment_attention, "attend_backward", first_row_alone)

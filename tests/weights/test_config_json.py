@@ -1,6 +1,7 @@
 """config.json: what is read, and what is refused by name."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import transformers
@@ -97,6 +98,67 @@ def test_what_transformers_saves_is_accepted():
         assert config.num_heads * config.head_dim == config.hidden_size or config.qk_norm
 
 
+# As the files of google/gemma-3-1b-it and of transformers 5 say it.
+GEMMA3 = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "attention_bias": False,
+    "attn_logit_softcapping": None,
+    "cache_implementation": "hybrid",
+    "final_logit_softcapping": None,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 32768,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 1,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06,
+    "rope_local_base_freq": 10000,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "vocab_size": 262144,
+}
+
+
+def test_gemma3_of_both_ages_is_one():
+    old = model_config(GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "m")
+    assert old.windows == tuple(None if i % 6 == 5 else 512 for i in range(26))
+    assert (old.rope_of(5), old.rope_of(0)) == (
+        RopeConfig("linear", 1000000, 8.0),
+        RopeConfig(theta=10000),
+    )
+    assert old.tied_head and old.query_scale == 1 and old.embed_scale == 1152**0.5
+    theirs = transformers.Gemma3TextConfig(
+        **GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    )
+    assert model_config(theirs.to_dict() | {"use_cache": False}, "m") == old
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model_type": "gemma3"}, "model_type: expected one of .*'gemma3_text'.*, got 'gemma3'"),
+        ({"sliding_window": None}, "lacks sliding_window"),
+        ({"layer_types": ["full_attention"] * 25}, "layer_types=.* one for each layer"),
+        ({"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters: expected 'full_attention'"),
+        ({"hidden_act": "silu"}, "hidden_act='silu' .unknown"),
+    ],
+)
+def test_gemma3s_refusals_name_the_field(change, words):
+    with pytest.raises(ValueError, match=words):
+        model_config(GEMMA3 | change, "m")
+
+
+def test_windows_are_one_a_layer():
+    with pytest.raises(ValueError, match="windows: expected one for each of 3 layers"):
+        replace(model_config(LLAMA, "m"), windows=(4,))
+
+
 def yarn(**fields):
     parameters = {"rope_type": "yarn", "original_max_position_embeddings": 64, **fields}
     return model_config(LLAMA | {"rope_parameters": parameters}, "m").rope
@@ -149,7 +211,8 @@ def test_deepseek_mscale_makes_the_attention_factor():
         ({"auto_map": {"AutoModel": "x"}}, "auto_map=.*unknown"),
         ({"hidden_size": 34}, "hidden_size 34 is no multiple"),
         ({"num_key_value_heads": 3}, "num_key_value_heads 3"),
-        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type.*'linear'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type.*'dynamic'"),
+        ({"rope_scaling": {"type": "linear"}}, "linear rotary embedding lacks factor"),
         (
             {"rope_scaling": {"type": "yarn", "rope_type": "llama3"}},
             "rope_type.*'(yarn|llama3)', '",

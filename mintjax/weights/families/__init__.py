@@ -3,10 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mintjax.weights.families import llama3, qwen2_5, qwen3
+from mintjax.weights.families import gemma3, llama3, qwen2_5, qwen3
 from mintjax.weights.family import Family
 
-FAMILIES: tuple[Family, ...] = (llama3.FAMILY, qwen2_5.FAMILY, qwen3.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    llama3.FAMILY,
+    qwen2_5.FAMILY,
+    qwen3.FAMILY,
+    gemma3.FAMILY,
+)
 
 
 def family_of(fields: Mapping[str, Any], name: str) -> Family:

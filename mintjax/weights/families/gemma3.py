@@ -1,0 +1,100 @@
+"""Gemma 3, text: norms on both sides, scaled embeddings, and layers whose queries see a window.
+
+The multimodal checkpoints, of ``model_type`` ``gemma3``, are not read.
+"""
+
+from collections.abc import Iterator
+
+from mintjax.models.config import ModelConfig, RopeConfig
+from mintjax.weights.config_fields import (
+    DECODER_ABSENT,
+    DECODER_READ,
+    DECODER_REQUIRED,
+    decoder_config,
+)
+from mintjax.weights.family import Family, Fields
+from mintjax.weights.rope_fields import read_rope
+from mintjax.weights.tensor_names import ATTENTION, MLP, QK_NORM, TOP
+
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+
+
+def _layer_types(fields: Fields) -> list[str]:
+    """The kind of each layer: listed, or by the pattern of older files, in which every sixth is full."""
+    listed = fields.get("layer_types")
+    if listed is not None:
+        return list(listed)
+    pattern = fields.get("sliding_window_pattern") or fields.get("_sliding_window_pattern") or 6
+    return [_SLIDING if (i + 1) % pattern else _FULL for i in range(fields["num_hidden_layers"])]
+
+
+def _problems(fields: Fields) -> Iterator[str]:
+    types = _layer_types(fields)
+    if set(types) - {_FULL, _SLIDING} or len(types) != fields["num_hidden_layers"]:
+        yield f"layer_types={types!r} (only {_FULL!r} and {_SLIDING!r}, one for each layer)"
+
+
+def _ropes(fields: Fields, name: str) -> tuple[RopeConfig, RopeConfig]:
+    """The rotary embedding of full layers and that of layers with a window; absent values are transformers'."""
+    new, old = fields.get("rope_parameters") or {}, fields.get("rope_scaling") or {}
+    if new and old:
+        raise ValueError(f"{name}: rope_parameters and rope_scaling are both given; delete one")
+    if unknown := sorted(new.keys() - {_FULL, _SLIDING}):
+        raise ValueError(
+            f"{name}: rope_parameters: expected {_FULL!r} and {_SLIDING!r}, got {unknown}"
+        )
+    full = {"rope_theta": fields.get("rope_theta") or 1e6} | (new.get(_FULL) or old)
+    sliding = {"rope_theta": fields.get("rope_local_base_freq") or 1e4} | (new.get(_SLIDING) or {})
+    shared = {"max_position_embeddings": fields["max_position_embeddings"]}
+    return (
+        read_rope(shared | {"rope_parameters": full}, name),
+        read_rope(shared | {"rope_parameters": sliding}, name),
+    )
+
+
+def _config(fields: Fields, name: str) -> ModelConfig:
+    rope, window_rope = _ropes(fields, name)
+    window = fields["sliding_window"]
+    return decoder_config(
+        fields,
+        name,
+        qk_norm=True,
+        tied_head=fields.get("tie_word_embeddings") is not False,
+        rope=rope,
+        window_rope=window_rope,
+        windows=tuple(window if kind == _SLIDING else None for kind in _layer_types(fields)),
+        query_scale=(fields["head_dim"] / fields["query_pre_attn_scalar"]) ** 0.5,
+        activation="gelu_tanh",
+        norm_offset=1.0,
+        post_norms=True,
+        embed_scale=fields["hidden_size"] ** 0.5,
+    )
+
+
+FAMILY = Family(
+    name="Gemma 3",
+    model_types=("gemma3_text",),
+    architectures=("Gemma3ForCausalLM",),
+    required=DECODER_REQUIRED
+    | {"head_dim", "num_key_value_heads", "sliding_window", "query_pre_attn_scalar"},
+    read=DECODER_READ
+    | {"rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern"},
+    absent={key: DECODER_ABSENT[key] for key in DECODER_ABSENT.keys() - {"hidden_act"}}
+    | {
+        "hidden_activation": ("gelu_pytorch_tanh",),
+        "attn_logit_softcapping": (None,),
+        "final_logit_softcapping": (None,),
+        "use_bidirectional_attention": (False,),
+    },
+    config=_config,
+    weights=ATTENTION
+    | QK_NORM
+    | MLP
+    | {
+        "attn_post_norm": "post_attention_layernorm.weight",
+        "mlp_norm": "pre_feedforward_layernorm.weight",
+        "mlp_post_norm": "post_feedforward_layernorm.weight",
+    },
+    top=TOP,
+    problems=_problems,
+)

@@ -1,0 +1,158 @@
+"""Attention within a window against a dense formula in float64; and blocks before every window are not read."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from mintjax.attention import BLOCK, Span, attend
+from mintjax.row_attention import attend_row
+from mintjax.segment_attention import attend_segment_vjp
+
+TOLERANCE = 1e-5  # of ‖x - x₆₄‖ / ‖x₆₄‖, in float32
+ROWS, KV_HEADS, GROUP, HEAD, SIZE = 4, 2, 2, 8, 24
+CAPACITY = 6 * BLOCK  # read in a loop
+# Two prefixes, each of two rows, and what each row has after it: an empty one, and one that ends within a block.
+PREFIX, OWN = [200, 331], [0, 70, 384, 129]
+WINDOWS = [1, 10, BLOCK, 100, 333]
+
+
+def draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def case():
+    """Queries, keys and values of a segment; a shared and an own span; the output's gradient."""
+    own = (
+        draw(ROWS, KV_HEADS, GROUP, SIZE, HEAD),
+        *(draw(ROWS, KV_HEADS, SIZE, HEAD, seed=i) for i in (1, 2)),
+    )
+    spans = [
+        Span(
+            *(draw(len(lengths), KV_HEADS, CAPACITY, HEAD, seed=i) for i in seeds),
+            jnp.array(lengths),
+        )
+        for lengths, seeds in ((PREFIX, (3, 4)), (OWN, (5, 6)))
+    ]
+    return tuple(map(jnp.asarray, own)), spans, draw(ROWS, KV_HEADS, GROUP, SIZE, HEAD, seed=7)
+
+
+def reference(own, spans, d_out, window):
+    """Output and gradients of q, k, v and every span's keys and values, one row at a time, with a dense mask."""
+    q, k, v = (np.asarray(x, np.float64) for x in own)
+    out, grads = np.zeros(q.shape), [np.zeros(x.shape) for x in (q, k, v)]
+    d_spans = [[np.zeros(x.shape) for x in (span.keys, span.values)] for span in spans]
+    for row in range(len(q)):
+        parents = [row * len(span.length) // len(q) for span in spans]
+        counts = [int(span.length[parent]) for span, parent in zip(spans, parents, strict=True)]
+        keys, values = (
+            np.concatenate(
+                [*(np.asarray(s[i][p, :, :n], np.float64) for s, p, n in zip(spans, parents, counts, strict=True)), x[row]],
+                1,
+            )
+            for i, x in ((0, k), (1, v))
+        )  # fmt: skip
+        place = sum(counts) + np.arange(q.shape[3])[:, None] - np.arange(keys.shape[1])
+        scores = np.einsum("kgsh,kmh->kgsm", q[row], keys) * HEAD**-0.5
+        p = np.where((place >= 0) & (place < window), np.exp(scores), 0)
+        p /= p.sum(-1, keepdims=True)
+        out[row] = np.einsum("kgsm,kmh->kgsh", p, values)
+        d_p = np.einsum("kgsh,kmh->kgsm", d_out[row], values)
+        d_scores = p * (d_p - (p * d_p).sum(-1, keepdims=True)) * HEAD**-0.5
+        grads[0][row] = np.einsum("kgsm,kmh->kgsh", d_scores, keys)
+        found = (
+            np.einsum("kgsm,kgsh->kmh", d_scores, q[row]),
+            np.einsum("kgsm,kgsh->kmh", p, d_out[row]),
+        )
+        for i, d in enumerate(found):
+            *parts, grads[1 + i][row] = np.split(d, np.cumsum(counts), 1)
+            for d_span, parent, count, part in zip(d_spans, parents, counts, parts, strict=True):
+                d_span[i][parent, :, :count] += part
+    return out, *grads, *(x for pair in d_spans for x in pair)
+
+
+def difference(got, want) -> float:
+    return float(np.linalg.norm(np.asarray(got) - want) / max(1, np.linalg.norm(want)))
+
+
+@partial(jax.jit, static_argnames="window")
+def run(own, spans, d_out, window):
+    out, pull = attend_segment_vjp(*own, spans, "blockwise", window=window)
+    zeros = [(jnp.zeros_like(span.keys), jnp.zeros_like(span.values)) for span in spans]
+    d_q, d_k, d_v, d_spans = pull(d_out, zeros)
+    return out, d_q, d_k, d_v, *(x for pair in d_spans for x in pair)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_segments_and_their_gradients_equal_the_dense_formula(case, window):
+    found = run(*case, window)
+    for got, want in zip(found, reference(*case, window), strict=True):
+        assert difference(got, want) < TOLERANCE
+
+
+def test_spans_of_one_block_equal_the_dense_formula(case):
+    own, spans, d_out = case
+    spans = [
+        Span(span.keys[:, :, :BLOCK], span.values[:, :, :BLOCK], span.length % BLOCK)
+        for span in spans
+    ]
+    for got, want in zip(run(own, spans, d_out, 20), reference(own, spans, d_out, 20), strict=True):
+        assert difference(got, want) < TOLERANCE
+
+
+@pytest.mark.parametrize("window", [10, 100])
+def test_rows_in_blocks_equal_the_dense_formula(window):
+    size = 4 * BLOCK
+    q, d_out = draw(1, KV_HEADS, GROUP, size, HEAD), draw(1, KV_HEADS, GROUP, size, HEAD, seed=7)
+    own = q, *(draw(1, KV_HEADS, size, HEAD, seed=i) for i in (1, 2))
+    out, pull = jax.vjp(jax.jit(partial(attend_row, block=BLOCK, window=window)), *own)
+    for got, want in zip((out, *pull(d_out)), reference(own, [], d_out, window), strict=True):
+        assert difference(got, want) < TOLERANCE
+
+
+def spoiled(span, row, slots):
+    """A span with nan in some slots of a row."""
+    return span._replace(
+        keys=span.keys.at[row, :, slots].set(jnp.nan),
+        values=span.values.at[row, :, slots].set(jnp.nan),
+    )
+
+
+def test_blocks_wholly_before_every_window_are_not_read(case):
+    own, spans, d_out = case
+    # Rows whose windows begin at slots 201 and 255 of their own spans, and see nothing of the prefix.
+    lengths = jnp.array([300, 300, 384, 354])
+    spans = [jax.tree.map(jnp.asarray, spans[0]), Span(*map(jnp.asarray, spans[1][:2]), lengths)]
+    want = run(own, spans, d_out, 100)
+    for row in range(ROWS):
+        spans[1] = spoiled(spans[1], row, slice(0, 3 * BLOCK))
+    spans[0] = spoiled(spoiled(spans[0], 0, slice(None)), 1, slice(None))
+    found = run(own, spans, d_out, 100)
+    for got, reference_ in zip(found, want, strict=True):
+        np.testing.assert_array_equal(got, reference_)
+    # The block in which a window begins is read.
+    spans[1] = spoiled(spans[1], 0, slice(3 * BLOCK, 3 * BLOCK + 1))
+    assert np.isnan(run(own, spans, d_out, 100)[0][0]).all()
+
+
+def test_a_window_that_sees_all_is_none(case):
+    own, spans, d_out = case
+    for got, want in zip(run(own, spans, d_out, 2000), run(own, spans, d_out, None), strict=True):
+        assert difference(got, np.asarray(want)) < TOLERANCE
+
+
+def test_a_window_without_the_query_itself_is_refused(case):
+    with pytest.raises(ValueError, match=r"window: expected at least 1, .* got 0"):
+        attend(*map(jnp.asarray, case[0]), window=0)
+
+
+@pytest.mark.parametrize("kernel", ["cudnn", "splash"])
+def test_platform_kernels_refuse_windows(case, kernel):
+    own, spans, _ = case
+    with pytest.raises(ValueError, match=f"window: '{kernel}' serves no sliding window, got 9"):
+        attend_segment_vjp(*own, spans, kernel, window=9)
+    with pytest.raises(ValueError, match=f"window: '{kernel}' serves no sliding window, got 9"):
+        attend_row(*own, block=SIZE, kernel=kernel, window=9)
