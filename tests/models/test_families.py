@@ -1,7 +1,6 @@
 """Every family equals transformers: its logits, its greedy generation, and the gradients of its adapters by every plan."""
 
 import json
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +13,16 @@ from mintjax.cache import fork, init_state
 from mintjax.decoding import DecodeParams
 from mintjax.extension import extend, forward
 from mintjax.generation import generate
-from mintjax.policy import Policy
 from mintjax.train.gradients import gradients
 from mintjax.train.losses import CrossEntropy
 from mintjax.train.plan import Plan
 from mintjax.types import Segment
-from mintjax.weights.families import family_of
+from mintjax.weights.families import FAMILIES
+from tests.layout import ROOT
+from tests.models.loaded import SHARED, load_tiny, sharing_batch
 from tests.models.tiny_families import TINY_FAMILIES
 from tests.models.torch_lora import lora_gradient
-from tests.tiny import fed, random_batch, relative_difference
+from tests.tiny import fed, relative_difference
 from tests.transformers_models import CONTEXT, logits, random_tokens, saved, tiny_model
 
 LOGITS_ATOL = 1e-4
@@ -31,33 +31,11 @@ ORACLE_GRADIENT = 1e-4  # of ‖g₁ - g₂‖ / ‖g₂‖, the worst leaf, aga
 PLANS_GRADIENT = 1e-5  # the same, between plans
 
 PROMPTS, NEW = [41, 7, 30], 24
-# Two prompts, each of two rows: three levels with what two rows go on to share would be one loop more to compile.
-LENGTHS, SIZE, SHARED = [72, 61, 50, 0], 72, (34, 21)
-
-
-class Loaded(NamedTuple):
-    """A model in transformers, and the policy loaded from what it saved, with an adapter that does something."""
-
-    model: Any
-    policy: Policy
-    fields: dict[str, Any]
 
 
 @pytest.fixture(scope="module", params=TINY_FAMILIES)
 def loaded(request, tmp_path_factory):
-    family = TINY_FAMILIES[request.param]
-    model = tiny_model(request.param, rope=family.ropes[-1], tied=family.tied)
-    directory = saved(model, tmp_path_factory.mktemp(request.param))
-    policy = load_policy(directory, rank=3, alpha=6, train_unembed=True)
-    rng = np.random.default_rng(1)
-
-    def filled(pair):
-        b = 0.3 * rng.standard_normal(pair["b"].shape).astype(np.float32)
-        return pair | {"b": jnp.asarray(b * pair["b"].shape[1] ** -0.5)}
-
-    adapter = jax.tree.map(filled, policy.adapter, is_leaf=lambda x: "b" in x)
-    fields = json.loads((directory / "config.json").read_text())
-    return Loaded(model, policy.replace(adapter=adapter), fields)
+    return load_tiny(request.param, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.mark.parametrize(
@@ -123,16 +101,6 @@ def test_greedy_generation(loaded):
     np.testing.assert_array_equal(np.stack(out.tokens), want.numpy())
 
 
-def sharing_batch():
-    """Rows of which two and two begin alike, with trained tokens on both sides of where they part."""
-    batch = random_batch(LENGTHS, SIZE)
-    for first, shared in zip((0, 2), SHARED, strict=True):
-        batch.tokens[first + 1, :shared] = batch.tokens[first, :shared]
-        batch.mask[first, [3, shared]] = 1
-        batch.weights[first, [3, shared]] = 0.7
-    return batch._replace(temperature=np.float32(0.8))
-
-
 def cache_of(policy, batch):
     """The rows' cache as a rollout leaves it: prompts once, then what each row says after them."""
     tokens = np.zeros((2, 64), np.int32)
@@ -144,7 +112,7 @@ def cache_of(policy, batch):
 
 def test_gradients_of_every_plan(loaded):
     policy, batch = loaded.policy, sharing_batch()
-    reference = lora_gradient(loaded.model, family_of(loaded.fields, "tiny"), policy, batch)
+    reference = lora_gradient(loaded.model, loaded.family, policy, batch)
     packed, _ = gradients(policy, batch, CrossEntropy(), Plan("packed"))
     assert relative_difference(packed, reference) < ORACLE_GRADIENT
     segments, _ = gradients(policy, batch, CrossEntropy(), Plan("segments", segment=16))
@@ -152,6 +120,14 @@ def test_gradients_of_every_plan(loaded):
     state = cache_of(policy, batch)
     walked, _ = gradients(policy, batch, CrossEntropy(), Plan("reverse_only", segment=16), state)
     assert relative_difference(walked, packed) < PLANS_GRADIENT
+
+
+def test_every_family_is_compared_and_told_of():
+    table = (ROOT / "docs" / "models.md").read_text()
+    for family in FAMILIES:
+        for model_type in family.model_types:
+            assert any(tiny.config.model_type == model_type for tiny in TINY_FAMILIES.values())
+            assert f"| `{model_type}` |" in table
 
 
 @pytest.mark.parametrize("kind", TINY_FAMILIES)
