@@ -19,6 +19,8 @@ wholly before the windows of all rows are not read:
     query 1   0 0 1 |     1 1 0
     query 2   0 0 0 |     1 1 1
 
+A layer may have sinks, a learned score for each query head that takes its share of the softmax and adds no value.
+
 The backward pass adds what flows to the spans into buffers that it is given. The loops over blocks have a traced length:
 they are never differentiated by JAX.
 
@@ -55,7 +57,10 @@ class Span(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """What attention returns and its backward pass needs again: the mean of values, and the scores' logsumexp."""
+    """What attention returns and its backward pass needs again: the mean of values, and the scores' logsumexp.
+
+    A sink is one of the scores.
+    """
 
     out: Float[Array, "B K G S H"]
     logsumexp: Float[Array, "B K G S"]
@@ -172,6 +177,7 @@ def attend(
     spans: Sequence[Span] = (),
     *,
     window: int | None = None,
+    sinks: Float[Array, " KG"] | None = None,
 ) -> Attended:
     """Attends from a segment to the spans before it and to itself.
 
@@ -185,6 +191,8 @@ def attend(
             :func:`block_of`), and B a multiple of its rows.
         window: tokens that a query sees at most, itself included; None is all before it. Static. (Beltagy et al.,
             arXiv:2004.05150.)
+        sinks: a score for each query head, in the order of K and then G, beside those of the keys. (Xiao et al.,
+            arXiv:2309.17453; learned, as in gpt-oss.)
 
     Returns:
         The output in the dtype of ``v``, and the logsumexp in at least float32.
@@ -227,7 +235,17 @@ def attend(
         carry = _over_blocks(partial(step, _fold(q, rows), reach), carry, reach)
         carry = tuple(_unfold(x, q.shape[0]) for x in carry)
     top, total, out = carry
-    return Attended((out / total[..., None]).astype(v.dtype), top + jnp.log(total))
+    logsumexp = top + jnp.log(total)
+    if sinks is None:
+        return Attended((out / total[..., None]).astype(v.dtype), logsumexp)
+    with_sinks = jnp.logaddexp(logsumexp, by_head(sinks, q).astype(accumulate))
+    out = out * (jnp.exp(top - with_sinks))[..., None]
+    return Attended(out.astype(v.dtype), with_sinks)
+
+
+def by_head(sinks: Float[Array, " KG"], q: Float[Array, "B K G S H"]) -> Float[Array, "K G 1"]:
+    """Sinks beside the queries that they belong to."""
+    return sinks.reshape(q.shape[1], q.shape[2], 1)
 
 
 class Cotangents(NamedTuple):
@@ -260,7 +278,7 @@ def attend_backward(
         attended: what it returned.
         d_out: gradient with respect to its output.
         d_spans: what has flowed to the keys and the values of each span so far, in at least float32.
-        window: that which it was given.
+        window: that which it was given. Sinks are in what it returned.
 
     Returns:
         Gradients of the segment's own q, k, v (at least float32), and the buffers with this segment's share added.

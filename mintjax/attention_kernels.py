@@ -6,7 +6,7 @@
 | ``"cudnn"`` | ``jax.nn.dot_product_attention`` | NVIDIA GPUs from Ampere on | bfloat16, float16 | a multiple of 8, up to 128, from Hopper on 256 |
 | ``"splash"`` | JAX's splash attention, a Pallas kernel | one TPU | bfloat16, float32 | any |
 
-Sliding windows are served by ``"blockwise"`` alone. Both kernels are causal from the first query and the first key on, and a segment stands at the end of its keys, at a place
+Sliding windows and sinks are served by ``"blockwise"`` alone. Both kernels are causal from the first query and the first key on, and a segment stands at the end of its keys, at a place
 that differs from row to row and from call to call. So a cache is laid before the segment's own keys, and what a row does
 not see of it is masked by data: cuDNN takes a mask ``[B, 1, S, N + S]``; splash takes a causal mask shifted by the
 capacity, which is static, and two kinds of slots, seen and unseen. That is one program a capacity, and the kernels' own
@@ -65,7 +65,12 @@ def _hardware(devices: Collection[Any]) -> Hardware:
 
 
 def choose_kernel(
-    name: str, hardware: Hardware, head_dim: int, dtype: jnp.dtype, *, windows: bool = False
+    name: str,
+    hardware: Hardware,
+    head_dim: int,
+    dtype: jnp.dtype,
+    *,
+    features: Sequence[str] = (),
 ) -> Kernel:
     """The kernel of a name, where it can serve; ``"auto"`` is the platform's own where it can, else ``"blockwise"``.
 
@@ -74,7 +79,7 @@ def choose_kernel(
         hardware: where it will run.
         head_dim: numbers in a head.
         dtype: of queries, keys and values, which is the weights'.
-        windows: whether some layer has a sliding window.
+        features: what attention has beside causal softmax in some layer; ``"blockwise"`` alone serves any.
 
     Returns:
         A kernel that runs there.
@@ -89,17 +94,17 @@ def choose_kernel(
     if name == "auto":
         own: dict[str, Kernel] = {"cuda": "cudnn", "tpu": "splash"}
         kernel = own.get(hardware.platform, "blockwise")
-        return "blockwise" if _refusal(kernel, hardware, head_dim, dtype, windows) else kernel
+        return "blockwise" if _refusal(kernel, hardware, head_dim, dtype, features) else kernel
     for kernel in get_args(Kernel):
         if name == kernel:
-            if reason := _refusal(kernel, hardware, head_dim, dtype, windows):
+            if reason := _refusal(kernel, hardware, head_dim, dtype, features):
                 raise ValueError(f"attention: {name!r} needs {reason}; take 'blockwise' or 'auto'")
             return kernel
     raise ValueError(f"attention: expected 'auto' or one of {get_args(Kernel)}, got {name!r}")
 
 
 def _refusal(
-    kernel: Kernel, hardware: Hardware, head_dim: int, dtype: jnp.dtype, windows: bool
+    kernel: Kernel, hardware: Hardware, head_dim: int, dtype: jnp.dtype, features: Sequence[str]
 ) -> str | None:
     """What a kernel needs and does not have, in words; None where it can serve."""
     if kernel == "blockwise":
@@ -111,8 +116,8 @@ def _refusal(
     if hardware.platform != platform:
         where = {"cuda": "an NVIDIA GPU", "tpu": "a TPU"}[platform]
         return f"{where}, and the weights are on {hardware.platform!r}"
-    if windows:
-        return "a model without sliding windows"
+    if features:
+        return f"a model without {' and '.join(features)}"
     if dtype.name not in dtypes:
         return f"weights of {' or '.join(dtypes)}, which load_policy(dtype=...) gives, and these are {dtype.name}"
     if kernel == "splash":
@@ -229,11 +234,12 @@ def attend_splash(
 def platform_attention(
     kernel: Literal["cudnn", "splash"],
     window: int | None = None,
+    sinks: Array | None = None,
 ) -> Callable[..., Float[Array, "B K G S H"]]:
     """The function of a platform's kernel: q, k, v and the spans before them in, the mean of values out.
 
     Raises:
-        ValueError: for a window, which neither serves.
+        ValueError: for a window or sinks, which neither serves.
 
     Example:
         >>> out = platform_attention("cudnn")(q, k, v, [Span(keys, values, length)])
@@ -242,6 +248,8 @@ def platform_attention(
         raise ValueError(
             f"window: {kernel!r} serves no sliding window, got {window}; take 'blockwise'"
         )
+    if sinks is not None:
+        raise ValueError(f"sinks: {kernel!r} serves no attention sinks; take 'blockwise'")
     return {"cudnn": attend_cudnn, "splash": attend_splash}[kernel]
 
 

@@ -11,7 +11,13 @@ from jaxtyping import Array, Float, Int
 from mintjax.adapters import layer_adapter
 from mintjax.attention_kernels import Kernel
 from mintjax.cache import State, bucket, init_state
-from mintjax.models.dense import embed, final_norm, finish_layer, queries_keys_values
+from mintjax.models.dense import (
+    attention_options,
+    embed,
+    final_norm,
+    finish_layer,
+    queries_keys_values,
+)
 from mintjax.models.rope import layer_tables
 from mintjax.policy import Policy
 from mintjax.scoring import predictors, token_logprobs, top_logprobs
@@ -73,8 +79,8 @@ def run_segment(
     for i, weights in enumerate(policy.base["layers"]):
         adapter = layer_adapter(policy.adapter, i)
         q, k, v = queries_keys_values(config, lora, weights, adapter, residual, ropes[i])
-        spans, window = seen.spans(i, own=not first), config.window_of(i)
-        out = attend_segment(q, k, v, spans, kernel, window=window)
+        spans, options = seen.spans(i, own=not first), attention_options(config, weights, i)
+        out = attend_segment(q, k, v, spans, kernel, **options)
         residual = finish_layer(config, lora, weights, adapter, residual, out)
         # Nothing but this sum tells the compiler that the cache is read before it is written; without it, on CPU, a
         # loop over this function copies every buffer at every step.

@@ -13,6 +13,7 @@ from mintjax.attention import BLOCK, block_of
 from mintjax.models.config import ModelConfig
 from mintjax.models.dense import (
     Weights,
+    attention_options,
     embed,
     final_norm,
     finish_layer,
@@ -78,6 +79,7 @@ def _logits(policy: Policy, tokens: Int[Array, "B N"]) -> Float[Array, "B N V"]:
     for i, weights in enumerate(policy.base["layers"]):
         adapter = layer_adapter(policy.adapter, i)
         q, k, v = queries_keys_values(config, lora, weights, adapter, residual, ropes[i])
-        out = attend_row(q, k, v, block_of(tokens.shape[1]), window=config.window_of(i))
+        options = attention_options(config, weights, i)
+        out = attend_row(q, k, v, block_of(tokens.shape[1]), **options)
         residual = finish_layer(config, lora, weights, adapter, residual, out)
     return unembed(lora, policy.base, policy.adapter, final_norm(config, policy.base, residual))

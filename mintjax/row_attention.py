@@ -9,7 +9,7 @@ from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
-from mintjax.attention import Attended, Span, attend, attend_backward
+from mintjax.attention import Attended, Span, attend, attend_backward, by_head
 from mintjax.attention_kernels import Kernel, platform_attention
 
 
@@ -33,6 +33,7 @@ def attend_row(
     kernel: Kernel = "blockwise",
     *,
     window: int | None = None,
+    sinks: Float[Array, " KG"] | None = None,
 ) -> Float[Array, "B K G N H"]:
     """Causal attention within each row, in memory linear in its length.
 
@@ -45,6 +46,7 @@ def attend_row(
         block: queries and keys that ``"blockwise"`` takes at a time; N is then a multiple of it.
         kernel: what computes it (``mintjax.attention_kernels``).
         window: tokens that a query sees at most; for ``"blockwise"`` alone.
+        sinks: a further score for each query head; for ``"blockwise"`` alone.
 
     Returns:
         The mean of the values that each position sees, in their dtype.
@@ -56,8 +58,8 @@ def attend_row(
         >>> out = attend_row(q, k, v, 64)
     """
     if kernel == "blockwise":
-        return _attend_row(q, k, v, block, window)
-    return platform_attention(kernel, window)(q, k, v)
+        return _attend_row(q, k, v, sinks, block, window)
+    return platform_attention(kernel, window, sinks)(q, k, v)
 
 
 def _walk(step, carry, blocks: int):
@@ -71,7 +73,7 @@ def _before(q: Array, k: Array, v: Array, index: Int[ArrayLike, ""], block: int)
     return [Span(k, v, jnp.broadcast_to(index * block, q.shape[:1]))]
 
 
-def _forward(q, k, v, block, window):
+def _forward(q, k, v, sinks, block, window):
     size = q.shape[3]
     if size % block:
         raise ValueError(
@@ -81,17 +83,18 @@ def _forward(q, k, v, block, window):
     def step(index, carry):
         out, logsumexp = carry
         own_q, own_k, own_v = (_cut(x, index, block) for x in (q, k, v))
-        part = attend(own_q, own_k, own_v, _before(q, k, v, index, block), window=window)
+        spans = _before(q, k, v, index, block)
+        part = attend(own_q, own_k, own_v, spans, window=window, sinks=sinks)
         return _put(out, part.out, index, block), _put(logsumexp, part.logsumexp, index, block, -1)
 
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     empty = jnp.zeros(q.shape, v.dtype), jnp.zeros(q.shape[:-1], accumulate)
     out, logsumexp = _walk(step, empty, size // block)
-    return out, (q, k, v, Attended(out, logsumexp))
+    return out, (q, k, v, sinks, Attended(out, logsumexp))
 
 
 def _backward(block, window, residuals, d_out):
-    q, k, v, attended = residuals
+    q, k, v, sinks, attended = residuals
     blocks = q.shape[3] // block
 
     def step(i, carry):
@@ -115,8 +118,16 @@ def _backward(block, window, residuals, d_out):
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     empty = tuple(jnp.zeros(x.shape, accumulate) for x in (q, k, v))
     d_q, d_k, d_v = _walk(step, empty, blocks)
-    return d_q.astype(q.dtype), d_k.astype(k.dtype), d_v.astype(v.dtype)
+    d_sinks = None if sinks is None else _sinks_gradient(sinks, q, attended, d_out)
+    return d_q.astype(q.dtype), d_k.astype(k.dtype), d_v.astype(v.dtype), d_sinks
 
 
-_attend_row = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(3, 4))
+def _sinks_gradient(sinks, q, attended, d_out):
+    """Of frozen weights: nothing asks for it, and the compiler leaves it out."""
+    share = jnp.exp(by_head(sinks, q) - attended.logsumexp)
+    delta = jnp.sum(d_out.astype(share.dtype) * attended.out.astype(share.dtype), -1)
+    return -(share * delta).sum((0, 3)).reshape(sinks.shape).astype(sinks.dtype)
+
+
+_attend_row = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(4, 5))
 _attend_row.defvjp(_forward, _backward)

@@ -20,6 +20,7 @@ def attend_segment(
     kernel: Kernel,
     *,
     window: int | None = None,
+    sinks: Float[Array, " KG"] | None = None,
 ) -> Float[Array, "B K G S H"]:
     """Attends from a segment to the spans before it and to itself.
 
@@ -30,6 +31,7 @@ def attend_segment(
         spans: what stands before.
         kernel: what computes it.
         window: tokens that a query sees at most; for ``"blockwise"`` alone.
+        sinks: a further score for each query head; for ``"blockwise"`` alone.
 
     Returns:
         The mean of the values that each position sees, in their dtype.
@@ -38,8 +40,8 @@ def attend_segment(
         >>> out = attend_segment(q, k, v, [Span(keys, values, length)], "blockwise")
     """
     if kernel == "blockwise":
-        return attend(q, k, v, spans, window=window).out
-    return platform_attention(kernel, window)(q, k, v, spans)
+        return attend(q, k, v, spans, window=window, sinks=sinks).out
+    return platform_attention(kernel, window, sinks)(q, k, v, spans)
 
 
 def attend_segment_vjp(
@@ -50,8 +52,9 @@ def attend_segment_vjp(
     kernel: Kernel,
     *,
     window: int | None = None,
+    sinks: Float[Array, " KG"] | None = None,
 ) -> tuple[Float[Array, "B K G S H"], Callable[[Array, _Flowed], Cotangents]]:
-    """:func:`attend_segment`, and the function that pulls a gradient back through it.
+    """:func:`attend_segment`, and the function that pulls a gradient back through it, to all but the sinks.
 
     Args:
         q: the segment's queries, grouped by key head.
@@ -60,6 +63,7 @@ def attend_segment_vjp(
         spans: what stands before.
         kernel: what computes it.
         window: tokens that a query sees at most; for ``"blockwise"`` alone.
+        sinks: a further score for each query head; for ``"blockwise"`` alone.
 
     Returns:
         The output; and a function of the output's gradient and of what has flowed to the spans' keys and values so far,
@@ -70,14 +74,14 @@ def attend_segment_vjp(
         >>> grads = pull(d_out, [(d_keys, d_values)])
     """
     if kernel == "blockwise":
-        attended = attend(q, k, v, spans, window=window)
+        attended = attend(q, k, v, spans, window=window, sinks=sinks)
 
         def pull(d_out: Array, flowed: _Flowed) -> Cotangents:
             return attend_backward(q, k, v, spans, attended, d_out, flowed, window=window)
 
         return attended.out, pull
 
-    attention = platform_attention(kernel, window)
+    attention = platform_attention(kernel, window, sinks)
 
     def run(q, k, v, cached):
         pairs = zip(cached, spans, strict=True)

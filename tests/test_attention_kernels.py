@@ -1,5 +1,6 @@
 """The platforms' kernels against a dense formula in float64, and what is lowered for hardware that is not here."""
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from mintjax.attention_kernels import (
 )
 from mintjax.row_attention import attend_row
 from mintjax.segment_attention import attend_segment, attend_segment_vjp
+from tests.tiny import CONFIG
 
 TOLERANCE = 1e-5  # of ‖x - x₆₄‖ / ‖x₆₄‖, in float32
 KERNELS = {
@@ -216,12 +218,15 @@ def test_a_named_kernel_that_cannot_serve_is_refused(name, hardware, head_dim, d
 
 
 @pytest.mark.parametrize(("name", "hardware"), [("cudnn", HOPPER), ("splash", Hardware("tpu"))])
-def test_a_model_with_windows_is_blockwise(name, hardware):
+def test_a_model_with_windows_and_sinks_is_blockwise(name, hardware):
+    features = replace(CONFIG, windows=(None, 8), sinks=True).attention_features
     bfloat16 = jnp.dtype("bfloat16")
     assert choose_kernel("auto", hardware, 128, bfloat16) == name
-    assert choose_kernel("auto", hardware, 128, bfloat16, windows=True) == "blockwise"
-    with pytest.raises(ValueError, match=f"'{name}' needs a model without sliding windows"):
-        choose_kernel(name, hardware, 128, bfloat16, windows=True)
+    assert choose_kernel("auto", hardware, 128, bfloat16, features=features) == "blockwise"
+    with pytest.raises(
+        ValueError, match=f"'{name}' needs a model without sliding windows and attention sinks"
+    ):
+        choose_kernel(name, hardware, 128, bfloat16, features=features)
 
 
 def test_an_unknown_name_is_refused():

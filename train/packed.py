@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import Adapter, layer_adapter
 from mintjax.attention_kernels import Kernel
-from mintjax.models.dense import embed, final_norm
+from mintjax.models.dense import attention_options, embed, final_norm
 from mintjax.models.rope import layer_tables
 from mintjax.policy import Policy
 from mintjax.row_attention import attend_row
@@ -64,7 +64,8 @@ def row_logprobs(
 
 def _layer(policy, index, rope, block, kernel, adapter, residual):
     q, k, v = start_layer(policy, index, rope)(adapter, residual)
-    out = attend_row(q, k, v, block, kernel, window=policy.config.window_of(index))
+    options = attention_options(policy.config, policy.base["layers"][index], index)
+    out = attend_row(q, k, v, block, kernel, **options)
     return end_layer(policy, index)(adapter, residual, out)
 
 

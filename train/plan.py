@@ -47,8 +47,8 @@ def with_kernel(plan: Plan, policy: Policy) -> Plan:
     dtype = jnp.dtype(policy.base["layers"][0]["q"].dtype)
     hardware = hardware_of(policy.base["norm"])
     config = policy.config
-    windows = any(config.window_of(layer) is not None for layer in range(config.num_layers))
-    kernel = choose_kernel(plan.attention, hardware, config.head_dim, dtype, windows=windows)
+    features = config.attention_features
+    kernel = choose_kernel(plan.attention, hardware, config.head_dim, dtype, features=features)
     return replace(plan, attention=kernel)
 
 

@@ -28,7 +28,7 @@ from mintjax.adapters import Adapter, layer_adapter
 from mintjax.attention_kernels import Kernel
 from mintjax.cache import State, fork, init_state
 from mintjax.extension import read, run_segment, slots_of
-from mintjax.models.dense import embed, final_norm
+from mintjax.models.dense import attention_options, embed, final_norm
 from mintjax.models.rope import layer_tables
 from mintjax.policy import Policy
 from mintjax.scoring import token_logprobs
@@ -246,8 +246,8 @@ def _segment_backward(
         )
         q, k, v = q_k_v
         spans = state.spans(i, own=not first)
-        window = policy.config.window_of(i)
-        out, pull_attention = attend_segment_vjp(q, k, v, spans, kernel, window=window)
+        options = attention_options(policy.config, policy.base["layers"][i], i)
+        out, pull_attention = attend_segment_vjp(q, k, v, spans, kernel, **options)
         residual, pull_end = jax.vjp(end_layer(policy, i), layer_adapter(adapter, i), residual, out)
 
         def pull(cotangent: Array, d_spans: list[tuple[Array, Array]]):

@@ -42,6 +42,7 @@ class ModelConfig:
         biases: the linears of each layer that have a bias.
         windows: for each layer the tokens that a query sees at most, itself included, or None; empty where none has one.
         window_rope: rotary embedding of the layers with a window; None is ``rope``.
+        sinks: whether attention has a learned score for each query head beside those of the keys.
         query_scale: what queries are multiplied by, beside attention's own 1/sqrt(head_dim).
         activation: of the MLP's gate.
         norm_offset: what is added to every norm's weight.
@@ -64,6 +65,7 @@ class ModelConfig:
     biases: tuple[str, ...] = ()
     windows: tuple[int | None, ...] = ()
     window_rope: RopeConfig | None = None
+    sinks: bool = False
     query_scale: float = 1.0
     activation: Literal["silu", "gelu_tanh"] = "silu"
     norm_offset: float = 0.0
@@ -77,6 +79,12 @@ class ModelConfig:
             raise ValueError(
                 f"windows: expected one for each of {self.num_layers} layers or none at all, got {len(self.windows)}"
             )
+
+    @property
+    def attention_features(self) -> tuple[str, ...]:
+        """What the attention of some layer has beside a causal softmax, in words."""
+        windows = any(window is not None for window in self.windows)
+        return ("sliding windows",) * windows + ("attention sinks",) * self.sinks
 
     def window_of(self, layer: int) -> int | None:
         """Tokens that a query of a layer sees at most; None is all before it."""

@@ -35,6 +35,8 @@ class DecoderLayer(nnx.Module):
         if config.qk_norm:
             self.q_norm = nnx.Param(ones(config.head_dim))
             self.k_norm = nnx.Param(ones(config.head_dim))
+        if config.sinks:
+            self.sinks = nnx.Param(jnp.zeros(config.num_heads, dtype))
         shapes = linear_shapes(config, layer)
         for name in config.biases:
             setattr(self, f"{name}_bias", nnx.Param(jnp.zeros(shapes[name][0], dtype)))
@@ -151,6 +153,11 @@ def queries_keys_values(
         k.transpose(0, 2, 1, 3).astype(dtype),
         v.transpose(0, 2, 1, 3).astype(dtype),
     )
+
+
+def attention_options(config: ModelConfig, weights: Weights, layer: int) -> dict[str, Any]:
+    """What a layer's attention is given beside queries, keys and values: its window and its sinks."""
+    return {"window": config.window_of(layer), "sinks": weights.get("sinks")}
 
 
 def finish_layer(

@@ -1,4 +1,4 @@
-"""Attention within a window against a dense formula in float64; and blocks before every window are not read."""
+"""Attention within a window, and with sinks, against a dense formula in float64; and blocks before every window are not read."""
 
 from functools import partial
 
@@ -40,7 +40,7 @@ def case():
     return tuple(map(jnp.asarray, own)), spans, draw(ROWS, KV_HEADS, GROUP, SIZE, HEAD, seed=7)
 
 
-def reference(own, spans, d_out, window):
+def reference(own, spans, d_out, window, sinks=None):
     """Output and gradients of q, k, v and every span's keys and values, one row at a time, with a dense mask."""
     q, k, v = (np.asarray(x, np.float64) for x in own)
     out, grads = np.zeros(q.shape), [np.zeros(x.shape) for x in (q, k, v)]
@@ -58,7 +58,8 @@ def reference(own, spans, d_out, window):
         place = sum(counts) + np.arange(q.shape[3])[:, None] - np.arange(keys.shape[1])
         scores = np.einsum("kgsh,kmh->kgsm", q[row], keys) * HEAD**-0.5
         p = np.where((place >= 0) & (place < window), np.exp(scores), 0)
-        p /= p.sum(-1, keepdims=True)
+        sink = 0 if sinks is None else np.exp(sinks).reshape(KV_HEADS, GROUP, 1, 1)
+        p /= p.sum(-1, keepdims=True) + sink
         out[row] = np.einsum("kgsm,kmh->kgsh", p, values)
         d_p = np.einsum("kgsh,kmh->kgsm", d_out[row], values)
         d_scores = p * (d_p - (p * d_p).sum(-1, keepdims=True)) * HEAD**-0.5
@@ -79,8 +80,8 @@ def difference(got, want) -> float:
 
 
 @partial(jax.jit, static_argnames="window")
-def run(own, spans, d_out, window):
-    out, pull = attend_segment_vjp(*own, spans, "blockwise", window=window)
+def run(own, spans, d_out, window, sinks=None):
+    out, pull = attend_segment_vjp(*own, spans, "blockwise", window=window, sinks=sinks)
     zeros = [(jnp.zeros_like(span.keys), jnp.zeros_like(span.values)) for span in spans]
     d_q, d_k, d_v, d_spans = pull(d_out, zeros)
     return out, d_q, d_k, d_v, *(x for pair in d_spans for x in pair)
@@ -91,6 +92,33 @@ def test_segments_and_their_gradients_equal_the_dense_formula(case, window):
     found = run(*case, window)
     for got, want in zip(found, reference(*case, window), strict=True):
         assert difference(got, want) < TOLERANCE
+
+
+# Some that take nearly all of the softmax, and some that take nearly nothing.
+SINKS = np.array([-4.0, 0.3, 2.0, 7.0], np.float32)
+
+
+@pytest.mark.parametrize("window", [None, 100])
+def test_sinks_take_their_share_of_a_segment(case, window):
+    found = run(*case, window, jnp.asarray(SINKS))
+    wanted = reference(*case, window or 10**6, SINKS)
+    for got, want in zip(found, wanted, strict=True):
+        assert difference(got, want) < TOLERANCE
+
+
+def test_sinks_take_their_share_of_rows_in_blocks_and_have_a_gradient():
+    size, step = 4 * BLOCK, 1e-3
+    q, d_out = draw(1, KV_HEADS, GROUP, size, HEAD), draw(1, KV_HEADS, GROUP, size, HEAD, seed=7)
+    own = q, *(draw(1, KV_HEADS, size, HEAD, seed=i) for i in (1, 2))
+    row = jax.jit(lambda q, k, v, sinks: attend_row(q, k, v, block=BLOCK, sinks=sinks))
+    out, pull = jax.vjp(row, *own, SINKS)
+    *grads, d_sinks = pull(d_out)
+    for got, want in zip((out, *grads), reference(own, [], d_out, size, SINKS), strict=True):
+        assert difference(got, want) < TOLERANCE
+    for head, got in enumerate(d_sinks):
+        moved = (SINKS.astype(np.float64) + sign * step * np.eye(4)[head] for sign in (1, -1))
+        more, less = ((reference(own, [], d_out, size, x)[0] * d_out).sum() for x in moved)
+        np.testing.assert_allclose(got, (more - less) / (2 * step), rtol=1e-3, atol=1e-3)
 
 
 def test_spans_of_one_block_equal_the_dense_formula(case):
@@ -150,9 +178,11 @@ def test_a_window_without_the_query_itself_is_refused(case):
 
 
 @pytest.mark.parametrize("kernel", ["cudnn", "splash"])
-def test_platform_kernels_refuse_windows(case, kernel):
+def test_platform_kernels_refuse_windows_and_sinks(case, kernel):
     own, spans, _ = case
     with pytest.raises(ValueError, match=f"window: '{kernel}' serves no sliding window, got 9"):
         attend_segment_vjp(*own, spans, kernel, window=9)
     with pytest.raises(ValueError, match=f"window: '{kernel}' serves no sliding window, got 9"):
         attend_row(*own, block=SIZE, kernel=kernel, window=9)
+    with pytest.raises(ValueError, match=f"sinks: '{kernel}' serves no attention sinks"):
+        attend_row(*own, block=SIZE, kernel=kernel, sinks=jnp.zeros(KV_HEADS * GROUP))
