@@ -32,6 +32,7 @@ class Family:
         weights: the checkpoint's name for a layer's weight, after the layer's number.
         top: the same of what stands outside the layers.
         layer: what comes before a layer's number.
+        unused: how the names of tensors begin that are of parts which are not run.
         problems: what else of the fields is not implemented, in words.
     """
 
@@ -45,6 +46,7 @@ class Family:
     weights: Mapping[str, str]
     top: Mapping[str, str]
     layer: str = "model.layers."
+    unused: tuple[str, ...] = ()
     problems: Callable[[Fields], Iterable[str]] = nothing_else
 
     def tensor_name(self, key: str) -> str:

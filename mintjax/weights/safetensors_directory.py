@@ -45,7 +45,8 @@ def load_directory(
     """
     fields = read_json(directory / "config.json")
     config = model_config(fields, name)
-    tensor_name = family_of(fields, name).tensor_name
+    family = family_of(fields, name)
+    tensor_name = family.tensor_name
     with ExitStack() as stack:
         homes: dict[str, Any] = {}
         for file, expected in _shards(directory).items():
@@ -64,7 +65,11 @@ def load_directory(
         def read(tensor: str) -> np.ndarray:
             return homes[tensor].get_tensor(tensor)
 
-        present = {tensor for tensor in homes if not _DERIVED.fullmatch(tensor)}
+        present = {
+            tensor
+            for tensor in homes
+            if not (_DERIVED.fullmatch(tensor) or tensor.startswith(family.unused))
+        }
         head, table = tensor_name("unembed"), tensor_name("embed")
         if config.tied_head and head in present:
             if not np.array_equal(read(head), read(table)):

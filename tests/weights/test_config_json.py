@@ -139,10 +139,59 @@ def test_gemma3_of_both_ages_is_one():
     assert model_config(theirs.to_dict() | {"use_cache": False}, "m") == old
 
 
+def multimodal(**text):
+    """As the file of google/gemma-3-4b-it says it, which leaves out what is transformers' default."""
+    return {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "boi_token_index": 255999,
+        "eoi_token_index": 256000,
+        "eos_token_id": [1, 106],
+        "image_token_index": 262144,
+        "initializer_range": 0.02,
+        "mm_tokens_per_image": 256,
+        "model_type": "gemma3",
+        "text_config": {
+            "hidden_size": 2560,
+            "intermediate_size": 10240,
+            "model_type": "gemma3_text",
+            "num_hidden_layers": 34,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024,
+            **text,
+        },
+        "torch_dtype": "bfloat16",
+        "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+    }
+
+
+def test_gemma3s_text_part_is_what_transformers_makes_of_it():
+    theirs = transformers.Gemma3Config(**multimodal()).text_config.to_dict()
+    architecture = {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text"}
+    theirs = {key: value for key, value in theirs.items() if value is not None} | architecture
+    assert model_config(multimodal(), "m") == model_config(theirs, "m")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ({"hidden_size": None}, "text_config: config.json lacks hidden_size"),
+        ({"final_logit_softcapping": 30.0}, "text_config: .*final_logit_softcapping=30.0"),
+        ({"model_type": "qwen3"}, "text_config.model_type: expected 'gemma3_text', got 'qwen3'"),
+    ],
+)
+def test_fields_of_gemma3s_text_part_are_refused_too(text, words):
+    with pytest.raises(ValueError, match=words):
+        model_config(multimodal(**text), "m")
+
+
+def test_fields_beside_gemma3s_text_part_are_refused():
+    with pytest.raises(ValueError, match=r"audio_config=.* .unknown"):
+        model_config(multimodal() | {"audio_config": {"hidden_size": 8}}, "m")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model_type": "gemma3"}, "model_type: expected one of .*'gemma3_text'.*, got 'gemma3'"),
         ({"sliding_window": None}, "lacks sliding_window"),
         ({"layer_types": ["full_attention"] * 25}, "layer_types=.* one for each layer"),
         ({"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters: expected 'full_attention'"),

@@ -11,6 +11,7 @@ FAMILIES: tuple[Family, ...] = (
     qwen2_5.FAMILY,
     qwen3.FAMILY,
     gemma3.FAMILY,
+    gemma3.MULTIMODAL,
 )
 
 

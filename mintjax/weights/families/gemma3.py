@@ -1,6 +1,6 @@
 """Gemma 3, text: norms on both sides, scaled embeddings, and layers whose queries see a window.
 
-The multimodal checkpoints, of ``model_type`` ``gemma3``, are not read.
+Of the multimodal checkpoints, ``model_type`` ``gemma3``, the text part is read.
 """
 
 from collections.abc import Iterator
@@ -11,6 +11,8 @@ from mintjax.weights.config_fields import (
     DECODER_READ,
     DECODER_REQUIRED,
     decoder_config,
+    refuse_features,
+    require_fields,
 )
 from mintjax.weights.family import Family, Fields
 from mintjax.weights.rope_fields import read_rope
@@ -71,6 +73,30 @@ def _config(fields: Fields, name: str) -> ModelConfig:
     )
 
 
+# What the text part of the published multimodal files leaves out where it is this, as transformers has it.
+_TEXT = {
+    "vocab_size": 262208,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-6,
+    "query_pre_attn_scalar": 256,
+}
+
+
+def _text_config(fields: Fields, name: str) -> ModelConfig:
+    """The description of the text part, whose fields are checked as those of a file of its own."""
+    tied = {"tie_word_embeddings": fields.get("tie_word_embeddings")}
+    text = _TEXT | fields["text_config"] | tied
+    kind = text.get("model_type", "gemma3_text")
+    if kind not in FAMILY.model_types:
+        raise ValueError(f"{name}: text_config.model_type: expected 'gemma3_text', got {kind!r}")
+    require_fields(FAMILY, text, f"{name}: text_config")
+    refuse_features(FAMILY, text, f"{name}: text_config")
+    return _config(text, name)
+
+
 FAMILY = Family(
     name="Gemma 3",
     model_types=("gemma3_text",),
@@ -97,4 +123,29 @@ FAMILY = Family(
     },
     top=TOP,
     problems=_problems,
+)
+
+MULTIMODAL = Family(
+    name="Gemma 3 with images",
+    model_types=("gemma3",),
+    architectures=("Gemma3ForConditionalGeneration",),
+    required=frozenset({"text_config"}),
+    # What images become, which text does not see.
+    read=frozenset(
+        {
+            "model_type",
+            "tie_word_embeddings",
+            "vision_config",
+            "mm_tokens_per_image",
+            "boi_token_index",
+            "eoi_token_index",
+            "image_token_index",
+        }
+    ),
+    absent={},
+    config=_text_config,
+    weights=FAMILY.weights,
+    top={key: f"language_model.{name}" for key, name in FAMILY.top.items()},
+    layer=f"language_model.{FAMILY.layer}",
+    unused=("vision_tower.", "multi_modal_projector."),
 )
