@@ -1,20 +1,13 @@
 """LoRA: low-rank adapters beside every frozen linear (Hu et al., arXiv:2106.09685)."""
 
 from dataclasses import dataclass
-from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from mintjax.models.config import ModelConfig
-
-# Terms of a float32 sum on CPU under jax.default_matmul_precision("highest"). One long sum rounds about twice as much.
-SHORT_SUM = 192
-
-# Rows up to which a float32 product on CPU takes less time with the weight on the left: those of a decoding batch. From
-# 64 rows on it takes more; one row is a matrix times a vector either way.
-FEW_ROWS = 32
+from mintjax.products import product
 
 ATTENTION_LINEARS = ("q", "k", "v", "o")
 MLP_LINEARS = ("gate", "up", "down")
@@ -146,45 +139,15 @@ def linear(
     """
     rows = x.astype(weight.dtype).reshape(-1, x.shape[-1])
     if adapter is None:
-        y = _dot(rows, weight, (1, 1))
+        y = product(rows, weight, (1, 1))
     else:
         y = _adapted(rows, weight, adapter["a"], adapter["b"], scale)
     return y.reshape(*x.shape[:-1], weight.shape[0])
 
 
-def _dot(x: Array, y: Array, contracted: tuple[int, int]) -> Array:
-    """A product of two matrices over one dimension of each, in their dtype and summed in at least float32."""
-    y = y.astype(x.dtype)
-    one_sum = partial(_one_sum, contracted=contracted)
-    precision = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
-    if x.dtype == jnp.float32 and precision in ("highest", "float32"):
-        short_sums = partial(_short_sums, contracted=contracted)
-        return jax.lax.platform_dependent(x, y, cpu=short_sums, default=one_sum)
-    if x.dtype == jnp.float32 and contracted == (1, 1) and 1 < len(x) <= FEW_ROWS:
-        return jax.lax.platform_dependent(x, y, cpu=_left_weight, default=one_sum)
-    return one_sum(x, y)
-
-
-def _left_weight(x: Array, y: Array) -> Array:
-    """``x yᵀ`` as the transposed ``y xᵀ``; the barrier keeps the compiler from undoing that."""
-    return jax.lax.optimization_barrier(_one_sum(y, x, (1, 1))).T
-
-
-def _one_sum(x: Array, y: Array, contracted: tuple[int, int]) -> Array:
-    dimensions = ((contracted[:1], contracted[1:]), ((), ()))
-    accumulate = jnp.promote_types(x.dtype, jnp.float32)
-    return jax.lax.dot_general(x, y, dimensions, preferred_element_type=accumulate)
-
-
-def _short_sums(x: Array, y: Array, contracted: tuple[int, int]) -> Array:
-    parts = [*range(SHORT_SUM, x.shape[contracted[0]], SHORT_SUM)]
-    split = zip(jnp.split(x, parts, contracted[0]), jnp.split(y, parts, contracted[1]), strict=True)
-    return reduce(jnp.add, (_one_sum(*part, contracted) for part in split))
-
-
 def _adapted_forward(x, weight, a, b, scale):
-    low = (scale * _dot(x, a, (1, 1))).astype(x.dtype)
-    return _dot(x, weight, (1, 1)) + _dot(low, b, (1, 1)), (x, weight, a, b, low)
+    low = (scale * product(x, a, (1, 1))).astype(x.dtype)
+    return product(x, weight, (1, 1)) + product(low, b, (1, 1)), (x, weight, a, b, low)
 
 
 def _adapted_backward(scale, saved, d_y):
@@ -194,11 +157,11 @@ def _adapted_backward(scale, saved, d_y):
     """
     x, weight, a, b, low = saved
     d_y = d_y.astype(x.dtype)
-    d_low = (scale * _dot(d_y, b, (1, 0))).astype(x.dtype)
-    d_x = _dot(d_y, weight, (1, 0)) + _dot(d_low, a, (1, 0))
+    d_low = (scale * product(d_y, b, (1, 0))).astype(x.dtype)
+    d_x = product(d_y, weight, (1, 0)) + product(d_low, a, (1, 0))
     # Of a frozen weight: nothing asks for it, and the compiler leaves it out.
-    d_weight = _dot(d_y, x, (0, 0))
-    d_a, d_b = _dot(d_low, x, (0, 0)), _dot(low, d_y, (0, 0)).T
+    d_weight = product(d_y, x, (0, 0))
+    d_a, d_b = product(d_low, x, (0, 0)), product(low, d_y, (0, 0)).T
     pairs = ((d_x, x), (d_weight, weight), (d_a, a), (d_b, b))
     return tuple(gradient.astype(value.dtype) for gradient, value in pairs)
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mintjax.adapters import FEW_ROWS, LoraConfig, init_adapter, linear, linear_shapes
+from mintjax.adapters import LoraConfig, init_adapter, linear, linear_shapes
+from mintjax.products import FEW_ROWS
 from tests.tiny import CONFIG
 
 TOLERANCE = 1e-4  # of sums of 24 products in float32
