@@ -11,8 +11,9 @@ from mintjax.products import product
 
 ATTENTION_LINEARS = ("q", "k", "v", "o")
 MLP_LINEARS = ("gate", "up", "down")
+EXPERT_LINEARS = tuple(f"{kind}_{name}" for kind in ("experts", "shared") for name in MLP_LINEARS)
 
-# One linear's adapter is {"a": [r, in], "b": [out, r]}; a whole adapter is {"layers": ({"q": ..., ...}, ...)} and, where
+# One linear's adapter is {"a": [r, in], "b": [out, r]}, stacked over a layer's experts where each has this linear; a whole adapter is {"layers": ({"q": ..., ...}, ...)} and, where
 # the unembedding is trained, {"unembed": ...} beside it.
 Adapter = dict
 
@@ -43,25 +44,24 @@ class LoraConfig:
 
     @property
     def linears(self) -> tuple[str, ...]:
-        """Names of the linears in each layer that have an adapter."""
-        return ATTENTION_LINEARS * self.train_attn + MLP_LINEARS * self.train_mlp
+        """Names of the linears that have an adapter in the layers where they are."""
+        return ATTENTION_LINEARS * self.train_attn + (MLP_LINEARS + EXPERT_LINEARS) * self.train_mlp
 
 
-def linear_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, int]]:
-    """Shape ``(out, in)`` of each linear of a decoder layer, by name; layers of one model may differ."""
+def linear_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
+    """Shape ``(out, in)`` of each linear of a decoder layer, by name; layers of one model may differ.
+
+    Linears that each expert has are stacked, ``(experts, out, in)``.
+    """
     if not 0 <= layer < config.num_layers:
         raise IndexError(f"layer: expected one of {config.num_layers}, got {layer}")
     d, f = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    return {
-        "q": (queries, d),
-        "k": (keys, d),
-        "v": (keys, d),
-        "o": (d, queries),
-        "gate": (f, d),
-        "up": (f, d),
-        "down": (d, f),
-    }
+    attention = {"q": (queries, d), "k": (keys, d), "v": (keys, d), "o": (d, queries)}
+    experts = config.experts_of(layer)
+    if experts is not None:
+        return attention | experts.linear_shapes(d)
+    return attention | {"gate": (f, d), "up": (f, d), "down": (d, f)}
 
 
 def init_adapter(
@@ -72,8 +72,8 @@ def init_adapter(
 ) -> Adapter:
     """Makes an adapter that changes nothing yet: A uniform in ±1/sqrt(in), B zero.
 
-    The scale of A depends on its own width only, never on the number of layers, and each linear's key is folded from
-    its layer and name, so that training fewer linears leaves the others' numbers as they were.
+    The scale of A depends on its own width only, and each linear's key is folded from its layer and name, and its
+    expert where it has one, so that fewer layers, experts or trained linears leave the others' numbers as they were.
 
     Args:
         config: the model that the adapter stands beside.
@@ -88,19 +88,23 @@ def init_adapter(
         >>> adapter = init_adapter(config, LoraConfig(rank=8), jax.random.key(0))
     """
 
-    def pair(key: Key[Array, ""], shape: tuple[int, int]) -> dict[str, Float[Array, "..."]]:
-        out_size, in_size = shape
+    def pair(key: Key[Array, ""], shape: tuple[int, ...]) -> dict[str, Float[Array, "..."]]:
+        *stack, out_size, in_size = shape
+        if stack:
+            each = jax.vmap(lambda expert: pair(jax.random.fold_in(key, expert), shape[1:]))
+            return each(jnp.arange(stack[0]))
         bound = in_size**-0.5
         a = jax.random.uniform(key, (lora.rank, in_size), dtype, -bound, bound)
         return {"a": a, "b": jnp.zeros((out_size, lora.rank), dtype)}
 
-    order = ATTENTION_LINEARS + MLP_LINEARS
+    order = ATTENTION_LINEARS + MLP_LINEARS + EXPERT_LINEARS
 
     def one_layer(layer: int) -> Adapter:
         layer_key, shapes = jax.random.fold_in(key, layer), linear_shapes(config, layer)
         return {
             name: pair(jax.random.fold_in(layer_key, order.index(name)), shapes[name])
             for name in lora.linears
+            if name in shapes
         }
 
     adapter: Adapter = {"layers": tuple(map(one_layer, range(config.num_layers)))}

@@ -44,8 +44,8 @@ def load_policy(
         train_unembed: whether the unembedding has one.
         dtype: dtype of the base weights; None is the checkpoint's, and float32 for GGUF. The adapter
             is float32 always.
-        mesh: devices to spread the base weights over; axes among ``data``, ``fsdp`` and ``tensor``,
-            of type Auto. The adapter is on all of them whole.
+        mesh: devices to spread the base weights over; axes among ``data``, ``fsdp``, ``tensor``
+            and ``expert``, of type Auto. The adapter is on all of them whole.
 
     Returns:
         The policy, at version 0.

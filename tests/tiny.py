@@ -48,7 +48,7 @@ def tiny_policy(
     # dtype, so that policies of two precisions are the same model.
     def draw(leaf: jax.ShapeDtypeStruct) -> np.ndarray:
         x = rng.standard_normal(leaf.shape).astype(np.float32)
-        return 1 + 0.1 * x if x.ndim == 1 else x * leaf.shape[1] ** -0.5
+        return 1 + 0.1 * x if x.ndim == 1 else x * leaf.shape[-1] ** -0.5
 
     base = jax.tree.map(draw, weight_shapes(config))
     adapter = jax.tree.map(

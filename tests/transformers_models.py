@@ -57,7 +57,7 @@ def tiny_model(kind: str, *, rope: str | dict = "default", tied: bool = False, s
             if parameter.ndim == 1:
                 parameter.copy_((0 if name.endswith("bias") else family.norm) + 0.3 * draw)
             else:
-                parameter.copy_(draw * parameter.shape[1] ** -0.5)
+                parameter.copy_(draw * parameter.shape[-1] ** -0.5)
     return model.eval()
 
 

@@ -67,7 +67,7 @@ def random_policy(config: ModelConfig, *, rank: int = 8) -> Policy:
     def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
         if leaf.ndim == 1:  # a norm
             return jnp.ones(leaf.shape)
-        return jnp.asarray(rng.standard_normal(leaf.shape, np.float32) * leaf.shape[1] ** -0.5)
+        return jnp.asarray(rng.standard_normal(leaf.shape, np.float32) * leaf.shape[-1] ** -0.5)
 
     adapter = jax.eval_shape(partial(init_adapter, config, lora), jax.random.key(0))
     base, adapter = jax.tree.map(draw, (weight_shapes(config), adapter))

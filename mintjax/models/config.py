@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from mintjax.models.expert_config import ExpertsConfig
+
 
 @dataclass(frozen=True)
 class RopeConfig:
@@ -48,6 +50,7 @@ class ModelConfig:
         norm_offset: what is added to every norm's weight.
         post_norms: whether attention and MLP have a norm behind them too.
         embed_scale: what embeddings are multiplied by, in the embedding's dtype.
+        experts: what takes the place of the gated MLP, in the layers that it does not leave dense.
     """
 
     name: str
@@ -71,13 +74,21 @@ class ModelConfig:
     norm_offset: float = 0.0
     post_norms: bool = False
     embed_scale: float = 1.0
+    experts: ExpertsConfig | None = None
     rope: RopeConfig = field(default_factory=RopeConfig)
 
     def __post_init__(self) -> None:
-        """Refuse windows that are not one a layer."""
+        """Refuse windows that are not one a layer, and dense layers that are not there."""
         if len(self.windows) not in (0, self.num_layers):
             raise ValueError(
                 f"windows: expected one for each of {self.num_layers} layers or none at all, got {len(self.windows)}"
+            )
+        dense = () if self.experts is None else self.experts.dense_layers
+        if list(dense) != sorted(set(dense)) or (
+            dense and not 0 <= dense[0] <= dense[-1] < self.num_layers
+        ):
+            raise ValueError(
+                f"experts.dense_layers: expected layers among {self.num_layers}, ascending, got {dense}"
             )
 
     @property
@@ -94,6 +105,11 @@ class ModelConfig:
         """A layer's rotary embedding."""
         return self.rope if self.window_of(layer) is None else self.window_rope or self.rope
 
+    def experts_of(self, layer: int) -> ExpertsConfig | None:
+        """The mixture of experts of a layer; None where it has a gated MLP."""
+        dense = self.experts is None or layer in self.experts.dense_layers
+        return None if dense else self.experts
+
 
 def like_layer(config: ModelConfig, layer: int, count: int) -> ModelConfig:
     """A model of ``count`` layers that are all like one of another model's: equal for layers of one kind.
@@ -105,4 +121,6 @@ def like_layer(config: ModelConfig, layer: int, count: int) -> ModelConfig:
     if not 0 <= layer < config.num_layers:
         raise IndexError(f"layer: expected one of {config.num_layers}, got {layer}")
     windows = (config.window_of(layer),) * count if config.windows else ()
-    return replace(config, num_layers=count, windows=windows)
+    experts = config.experts_of(layer)
+    experts = None if experts is None else replace(experts, dense_layers=())
+    return replace(config, num_layers=count, windows=windows, experts=experts)

@@ -14,6 +14,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from mintjax.adapters import Adapter, LoraConfig, linear, linear_shapes
 from mintjax.models.config import ModelConfig
+from mintjax.models.expert_config import FLOAT32_WEIGHTS
+from mintjax.models.experts import run_experts
 from mintjax.models.rope import apply_rope
 
 Weights = dict[str, Any]
@@ -22,10 +24,10 @@ _ACTIVATIONS = {"silu": jax.nn.silu, "gelu_tanh": partial(jax.nn.gelu, approxima
 
 
 class DecoderLayer(nnx.Module):
-    """One layer's parameters: grouped-query attention and a gated MLP, each behind its norm."""
+    """One layer's parameters: grouped-query attention, and a gated MLP or experts, each behind its norm."""
 
     def __init__(self, config: ModelConfig, layer: int, *, dtype: Any, rngs: nnx.Rngs) -> None:
-        """Draws the linears from a normal of standard deviation 1/sqrt(in); norms change nothing."""
+        """Draws linears from a normal of standard deviation 1/sqrt(in); norms change nothing, nor do biases."""
         ones = partial(jnp.full, fill_value=1 - config.norm_offset, dtype=dtype)
         self.attn_norm = nnx.Param(ones(config.hidden_size))
         self.mlp_norm = nnx.Param(ones(config.hidden_size))
@@ -40,9 +42,15 @@ class DecoderLayer(nnx.Module):
         shapes = linear_shapes(config, layer)
         for name in config.biases:
             setattr(self, f"{name}_bias", nnx.Param(jnp.zeros(shapes[name][0], dtype)))
-        for name, (out_size, in_size) in shapes.items():
-            draw = jax.random.normal(rngs.params(), (out_size, in_size), dtype)
-            setattr(self, name, nnx.Param(draw * in_size**-0.5))
+        experts = config.experts_of(layer)
+        frozen = {} if experts is None else experts.other_shapes(config.hidden_size)
+        for name, shape in (shapes | frozen).items():
+            if name.startswith("router_") or name.endswith("_bias"):
+                own = jnp.float32 if name in FLOAT32_WEIGHTS else dtype
+                setattr(self, name, nnx.Param(jnp.zeros(shape, jnp.promote_types(dtype, own))))
+            else:
+                draw = jax.random.normal(rngs.params(), shape, dtype)
+                setattr(self, name, nnx.Param(draw * shape[-1] ** -0.5))
 
 
 class Decoder(nnx.Module):
@@ -168,7 +176,7 @@ def finish_layer(
     residual: Float[Array, "B S D"],
     attended: Float[Array, "B K G S H"],
 ) -> Float[Array, "B S D"]:
-    """The second half of a layer: output projection, and the gated MLP behind its norm."""
+    """The second half of a layer: output projection, and the gated MLP or the experts behind their norm."""
     batch, size, _ = residual.shape
     attended = attended.transpose(0, 3, 1, 2, 4).reshape(batch, size, -1)
 
@@ -178,7 +186,11 @@ def finish_layer(
         behind = _norm(config, behind, weights["attn_post_norm"])
     residual = residual + behind
     x = _norm(config, residual, weights["mlp_norm"])
-    behind = project("down", _ACTIVATIONS[config.activation](project("gate", x)) * project("up", x))
+    if config.experts is not None and "router" in weights:
+        behind = run_experts(config.experts, lora, weights, adapter, x)
+    else:
+        gate = _ACTIVATIONS[config.activation](project("gate", x))
+        behind = project("down", gate * project("up", x))
     if config.post_norms:
         behind = _norm(config, behind, weights["mlp_post_norm"])
     return residual + behind

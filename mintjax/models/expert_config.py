@@ -65,6 +65,10 @@ class RoutingConfig:
             )
 
 
+# Weights that are float32 whatever the others are in: a choice hangs on their last digits.
+FLOAT32_WEIGHTS = frozenset({"router_correction"})
+
+
 @dataclass(frozen=True)
 class ExpertsConfig:
     """The feed-forward half of those layers that are mixtures of experts.
@@ -92,3 +96,41 @@ class ExpertsConfig:
             raise ValueError(
                 f"experts.activation: expected one of {ACTIVATIONS}, got {self.activation!r}; it is not implemented"
             )
+
+    def linear_shapes(self, width: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of a layer's linears by name, ``(experts, out, in)`` or ``(out, in)``, all of which may have adapters.
+
+        Example:
+            >>> ExpertsConfig(RoutingConfig("softmax", 8, 2), 5).linear_shapes(3)["experts_up"]
+            (8, 5, 3)
+        """
+        e, f, s = self.routing.experts, self.intermediate_size, self.shared_size
+        shapes: dict[str, tuple[int, ...]] = {
+            "experts_gate": (e, f, width),
+            "experts_up": (e, f, width),
+            "experts_down": (e, width, f),
+        }
+        if s:
+            shapes |= {
+                "shared_gate": (s, width),
+                "shared_up": (s, width),
+                "shared_down": (width, s),
+            }
+        return shapes
+
+    def other_shapes(self, width: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of a layer's other weights, which are frozen always: the router and biases.
+
+        Example:
+            >>> ExpertsConfig(RoutingConfig("softmax", 8, 2), 5).other_shapes(3)
+            {'router': (8, 3)}
+        """
+        e, f = self.routing.experts, self.intermediate_size
+        shapes: dict[str, tuple[int, ...]] = {"router": (e, width)}
+        if self.routing.kind == "sigmoid":
+            shapes["router_correction"] = (e,)
+        if self.bias:
+            shapes["router_bias"] = (e,)
+            shapes |= {"experts_gate_bias": (e, f), "experts_up_bias": (e, f)}
+            shapes["experts_down_bias"] = (e, width)
+        return shapes

@@ -1,8 +1,8 @@
 """Which axes of a device mesh the base weights are split over.
 
-A mesh names its axes ``data``, ``fsdp`` and ``tensor``, any of which may be absent. Weights are split
-over ``fsdp`` along the residual width and over ``tensor`` along heads, MLP width and vocabulary; every
-``data`` slice holds them whole.
+A mesh names its axes ``data``, ``fsdp``, ``tensor`` and ``expert``, any of which may be absent. Weights are
+split over ``fsdp`` along the residual width, over ``tensor`` along heads, MLP width and vocabulary, and over
+``expert`` from expert to expert; every ``data`` slice holds them whole.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from mintjax.models.config import ModelConfig
 from mintjax.models.dense import weight_shapes
 
-MESH_AXES = ("data", "fsdp", "tensor")
+MESH_AXES = ("data", "fsdp", "tensor", "expert")
 
 # Mesh axis of each dimension of a weight; shapes are those of `mintjax.models.dense`.
 _RULES: dict[str, tuple[str | None, ...]] = {
@@ -38,6 +38,19 @@ _RULES: dict[str, tuple[str | None, ...]] = {
     "gate": ("tensor", "fsdp"),
     "up": ("tensor", "fsdp"),
     "down": ("fsdp", "tensor"),
+    # Each token needs the logits of all experts, and the router is small.
+    "router": (None, "fsdp"),
+    "router_bias": (None,),
+    "router_correction": (None,),
+    "experts_gate": ("expert", "tensor", "fsdp"),
+    "experts_up": ("expert", "tensor", "fsdp"),
+    "experts_down": ("expert", "fsdp", "tensor"),
+    "experts_gate_bias": ("expert", "tensor"),
+    "experts_up_bias": ("expert", "tensor"),
+    "experts_down_bias": ("expert", None),
+    "shared_gate": ("tensor", "fsdp"),
+    "shared_up": ("tensor", "fsdp"),
+    "shared_down": ("fsdp", "tensor"),
 }
 
 
@@ -46,7 +59,7 @@ def base_shardings(config: ModelConfig, mesh: Mesh) -> dict[str, Any]:
 
     Args:
         config: the decoder.
-        mesh: axes among ``data``, ``fsdp`` and ``tensor``, all of type Auto.
+        mesh: axes among ``data``, ``fsdp``, ``tensor`` and ``expert``, all of type Auto.
 
     Returns:
         A tree of ``NamedSharding`` with the structure of ``Policy.base``.

@@ -1,10 +1,11 @@
 """What one file of ``mintjax/weights/families`` says of a model family."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mintjax.models.config import ModelConfig
+from mintjax.weights.stored import Stored
 
 Fields = Mapping[str, Any]
 
@@ -29,7 +30,8 @@ class Family:
         read: further fields that ``config`` or ``problems`` look at.
         absent: the values of a field under which the feature that it controls is absent; None is always one.
         config: the description of a model whose fields are all understood, and what the policy is called by.
-        weights: the checkpoint's name for a layer's weight, after the layer's number.
+        weights: the checkpoint's name for a layer's weight, after the layer's number; ``*`` in it is an expert's.
+        packed: where other checkpoints of the family have a weight: several in one tensor.
         top: the same of what stands outside the layers.
         layer: what comes before a layer's number.
         unused: how the names of tensors begin that are of parts which are not run.
@@ -47,6 +49,7 @@ class Family:
     top: Mapping[str, str]
     layer: str = "model.layers."
     unused: tuple[str, ...] = ()
+    packed: Mapping[str, Stored] = field(default_factory=dict)
     problems: Callable[[Fields], Iterable[str]] = nothing_else
 
     def tensor_name(self, key: str) -> str:
@@ -60,3 +63,19 @@ class Family:
             return self.top[key]
         _, layer, weight = key.split(".", 2)
         return f"{self.layer}{layer}.{self.weights[weight]}"
+
+    def stored(self, key: str) -> tuple[Stored, ...]:
+        """Where a checkpoint may have a base weight, the usual place first.
+
+        Example:
+            >>> family_of({"model_type": "llama"}, "model").stored("norm")
+            (Stored(name='model.norm.weight', part=None),)
+        """
+        places = (Stored(self.tensor_name(key)),)
+        if key in self.top:
+            return places
+        _, layer, weight = key.split(".", 2)
+        other = self.packed.get(weight)
+        if other is None:
+            return places
+        return *places, other._replace(name=f"{self.layer}{layer}.{other.name}")

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from mintjax.models.config import ModelConfig, RopeConfig
 from mintjax.models.rope import rope_frequencies
+from mintjax.weights.stored import Stored
 from mintjax.weights.tensors import assemble_base
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def load_gguf(
 
     base = assemble_base(
         config,
-        _tensor_name,
+        lambda key: (Stored(_tensor_name(key)),),
         tensors.keys() - {_ROPE_DIVISORS},
         read_weight,
         source=str(path),

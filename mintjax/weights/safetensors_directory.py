@@ -46,7 +46,6 @@ def load_directory(
     fields = read_json(directory / "config.json")
     config = model_config(fields, name)
     family = family_of(fields, name)
-    tensor_name = family.tensor_name
     with ExitStack() as stack:
         homes: dict[str, Any] = {}
         for file, expected in _shards(directory).items():
@@ -70,7 +69,7 @@ def load_directory(
             for tensor in homes
             if not (_DERIVED.fullmatch(tensor) or tensor.startswith(family.unused))
         }
-        head, table = tensor_name("unembed"), tensor_name("embed")
+        head, table = family.tensor_name("unembed"), family.tensor_name("embed")
         if config.tied_head and head in present:
             if not np.array_equal(read(head), read(table)):
                 raise ValueError(
@@ -79,7 +78,7 @@ def load_directory(
                 )
             present.remove(head)
         base = assemble_base(
-            config, tensor_name, present, read, source=str(directory), dtype=dtype, mesh=mesh
+            config, family.stored, present, read, source=str(directory), dtype=dtype, mesh=mesh
         )
     return config, base
 

@@ -1,5 +1,7 @@
 """Names of tensors that several families share, as Hugging Face's modules are called."""
 
+from mintjax.weights.stored import Stored, gate_of, up_of
+
 TOP = {
     "embed": "model.embed_tokens.weight",
     "norm": "model.norm.weight",
@@ -27,4 +29,18 @@ MLP = {
     "gate": "mlp.gate_proj.weight",
     "up": "mlp.up_proj.weight",
     "down": "mlp.down_proj.weight",
+}
+
+EXPERTS = {
+    "router": "mlp.gate.weight",
+    "experts_gate": "mlp.experts.*.gate_proj.weight",
+    "experts_up": "mlp.experts.*.up_proj.weight",
+    "experts_down": "mlp.experts.*.down_proj.weight",
+}
+
+# transformers' own layout since version 5, which save_pretrained(save_original_format=False) writes.
+PACKED_EXPERTS = {
+    "experts_gate": Stored("mlp.experts.gate_up_proj", gate_of),
+    "experts_up": Stored("mlp.experts.gate_up_proj", up_of),
+    "experts_down": Stored("mlp.experts.down_proj"),
 }

@@ -1,6 +1,7 @@
 """A checkpoint's named tensors become the base weights of a policy, each one checked."""
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,14 +11,16 @@ from jax.sharding import Mesh
 
 from mintjax.models.config import ModelConfig
 from mintjax.models.dense import weight_shapes
+from mintjax.models.expert_config import FLOAT32_WEIGHTS
 from mintjax.models.sharding import base_shardings, weight_key
+from mintjax.weights.stored import Stored
 
 FLOAT_TYPES = ("float32", "float16", "bfloat16")
 
 
 def assemble_base(
     config: ModelConfig,
-    names: Callable[[str], str],
+    stored: Callable[[str], tuple[Stored, ...]],
     present: Collection[str],
     read: Callable[[str], np.ndarray],
     *,
@@ -29,11 +32,13 @@ def assemble_base(
 
     Args:
         config: the decoder; it says which weights there are, and their shapes.
-        names: the checkpoint's name for a weight's dotted name, such as ``layers.3.q``.
+        stored: where the checkpoint may have a weight of a dotted name, such as ``layers.3.q``: the first place whose
+            tensors are all present is read.
         present: names of the checkpoint's tensors.
         read: the tensor of a name.
         source: what to call the checkpoint in errors.
-        dtype: dtype of the weights; None keeps the checkpoint's, which must be one for all.
+        dtype: dtype of the weights; None keeps the checkpoint's, which must be one for all but those that are kept in
+            float32 always.
         mesh: devices to spread them over (``mintjax.models.sharding``); None uses jax's default.
 
     Returns:
@@ -44,12 +49,22 @@ def assemble_base(
             float; each is named.
 
     Example:
-        >>> base = assemble_base(config, str, arrays, arrays.get, source="memory")  # doctest: +SKIP
+        >>> places = lambda key: (Stored(key),)
+        >>> base = assemble_base(config, places, arrays, arrays.get, source="memory")  # doctest: +SKIP
     """
     shapes = weight_shapes(config)
     keys = jax.tree_util.tree_map_with_path(lambda path, _: weight_key(path), shapes)
-    expected = {names(key) for key in jax.tree.leaves(keys)}
-    missing, unexpected = sorted(expected - set(present)), sorted(set(present) - expected)
+    present = set(present)
+
+    def home(key: str, shape: jax.ShapeDtypeStruct) -> Stored:
+        places = stored(key)
+        whole = (place for place in places if present.issuperset(place.tensors(shape.shape)))
+        return next(whole, places[0])
+
+    homes = jax.tree.map(home, keys, shapes)
+    tensors = jax.tree.map(lambda _, place, shape: place.tensors(shape.shape), keys, homes, shapes)
+    expected = set(jax.tree.leaves(tensors))
+    missing, unexpected = sorted(expected - present), sorted(present - expected)
     if missing or unexpected:
         raise ValueError(
             f"{source}: its tensors are not those of {config}: missing {_some(missing)}, unexpected "
@@ -60,26 +75,33 @@ def assemble_base(
     target = None if dtype is None else jnp.dtype(dtype)
     seen: dict[str, str] = {}
 
-    def place(key: str, shape: jax.ShapeDtypeStruct, sharding: Any = None) -> jax.Array:
-        name = names(key)
+    def read_float(name: str, *, kept: bool) -> np.ndarray:
         array = read(name)
-        if array.shape != shape.shape:
-            raise ValueError(f"{source}: {name}: expected {shape.shape}, got {array.shape}")
         kind = str(array.dtype)
         if kind not in FLOAT_TYPES:
             raise ValueError(
                 f"{source}: {name}: expected one of {FLOAT_TYPES}, got {kind}; convert the "
                 "checkpoint to plain floats"
             )
-        seen.setdefault(kind, name)
+        if not kept:
+            seen.setdefault(kind, name)
         if target is None and len(seen) > 1:
             raise ValueError(
                 f"{source}: its tensors are of more than one dtype, {seen}; choose one by dtype="
             )
-        array = array if target is None else array.astype(target)
+        return array
+
+    def place(key: str, home: Stored, shape: jax.ShapeDtypeStruct, sharding: Any = None):
+        kept = key.rpartition(".")[2] in FLOAT32_WEIGHTS
+        array = home.array(shape.shape, partial(read_float, kept=kept))
+        if array.shape != shape.shape:
+            raise ValueError(f"{source}: {home.name}: expected {shape.shape}, got {array.shape}")
+        final = jnp.dtype(jnp.float32) if kept else target
+        array = array if final is None else array.astype(final)
         return jnp.asarray(array) if sharding is None else jax.device_put(array, sharding)
 
-    trees = (keys, shapes) if shardings is None else (keys, shapes, shardings)
+    # The tree of keys comes first: its leaves are strings, where those of homes would be tuples.
+    trees = (keys, homes, shapes) if shardings is None else (keys, homes, shapes, shardings)
     return jax.tree.map(place, *trees)
 
 

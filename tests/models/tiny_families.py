@@ -72,4 +72,24 @@ TINY_FAMILIES = {
             "layer_types": ["chunked_attention"] * 2,
         },
     ),
+    "qwen3_moe": TinyFamily(
+        transformers.Qwen3MoeConfig,
+        transformers.Qwen3MoeForCausalLM,
+        {
+            "head_dim": 16,
+            "moe_intermediate_size": 24,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "norm_topk_prob": True,
+            # Experts under a further layer, whose keys and values carry gradients to them; and a dense one.
+            "mlp_only_layers": [1],
+        },
+        ropes=("yarn",),
+        refused={
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "num_experts": 4,
+            "mlp_only_layers": [2],
+        },
+    ),
 }

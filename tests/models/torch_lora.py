@@ -1,4 +1,4 @@
-"""An adapter laid onto a transformers model by hooks, and its gradient by PyTorch."""
+"""An adapter laid onto a transformers model, by hooks or into experts' weights, and its gradient by PyTorch."""
 
 from typing import Any
 
@@ -23,8 +23,11 @@ def lora_gradient(model: Any, family: Family, policy: Policy, batch: Batch) -> A
     factors = jax.tree.map(
         lambda x: torch.tensor(np.asarray(x), requires_grad=True), policy.adapter
     )
+    merged = _merged_experts(model, family, factors, policy.lora.scale)
     hooks = []
     for key, pair in _pairs(factors):
+        if pair["a"].ndim == 3:
+            continue
         module = model.get_submodule(family.tensor_name(key).removesuffix(".weight"))
 
         def add(module, arguments, output, pair=pair):
@@ -39,7 +42,9 @@ def lora_gradient(model: Any, family: Family, policy: Policy, batch: Batch) -> A
             if not length:
                 continue
             row = torch.tensor(tokens[None, :length]).long()
-            logits = model(row).logits[0, :-1] / float(batch.temperature)
+            logits = torch.func.functional_call(model, merged, (row,)).logits[0, :-1] / float(
+                batch.temperature
+            )
             logprobs = logits.log_softmax(-1).gather(1, row[0, 1:, None])[:, 0]
             value = value - (torch.tensor((mask * weights)[1:length]) * logprobs).sum()
         value.backward()
@@ -57,3 +62,21 @@ def _pairs(adapter: Any) -> list[tuple[str, Any]]:
         for name, pair in layer.items()
     ]
     return named + [("unembed", adapter["unembed"])] * ("unembed" in adapter)
+
+
+def _merged_experts(model: Any, family: Family, factors: Any, scale: float) -> dict[str, Any]:
+    """Experts' weights with their adapters in them, by transformers' names: its experts are no modules to hook."""
+    merged = {}
+    for i, layer in enumerate(factors["layers"]):
+        change = {
+            name: scale * pair["b"] @ pair["a"]
+            for name, pair in layer.items()
+            if name.startswith("experts_")
+        }
+        if change:
+            root = family.tensor_name(f"layers.{i}.experts_up").partition(".*")[0]
+            experts = model.get_submodule(root)
+            both = torch.cat([change["experts_gate"], change["experts_up"]], 1)
+            merged[f"{root}.gate_up_proj"] = experts.gate_up_proj + both
+            merged[f"{root}.down_proj"] = experts.down_proj + change["experts_down"]
+    return merged

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mintjax.weights.families import gemma3, llama3, qwen2_5, qwen3
+from mintjax.weights.families import gemma3, llama3, qwen2_5, qwen3, qwen3_moe
 from mintjax.weights.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -12,6 +12,7 @@ FAMILIES: tuple[Family, ...] = (
     qwen3.FAMILY,
     gemma3.FAMILY,
     gemma3.MULTIMODAL,
+    qwen3_moe.FAMILY,
 )
 
 
