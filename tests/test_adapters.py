@@ -9,7 +9,7 @@ import pytest
 
 from mintjax.adapters import LoraConfig, init_adapter, linear, linear_shapes
 from mintjax.products import FEW_ROWS
-from tests.tiny import CONFIG
+from tests.tiny import CONFIG, EXPERTS
 
 TOLERANCE = 1e-4  # of sums of 24 products in float32
 
@@ -67,6 +67,27 @@ def test_a_layers_initial_numbers_do_not_depend_on_how_many_layers_there_are():
         init_adapter(replace(CONFIG, num_layers=layers), lora, key)["layers"] for layers in (2, 5)
     )
     jax.tree.map(np.testing.assert_array_equal, shallow, deep[:2])
+
+
+def test_an_experts_initial_numbers_do_not_depend_on_how_many_experts_or_layers_there_are():
+    lora, key = LoraConfig(rank=2), jax.random.key(7)
+
+    def drawn(layers, number):
+        experts = replace(EXPERTS, routing=replace(EXPERTS.routing, experts=number))
+        config = replace(CONFIG, num_layers=layers, experts=experts)
+        return init_adapter(config, lora, key)["layers"][1]
+
+    few, many = drawn(2, 4), drawn(5, 8)
+    assert set(few) == {"q", "k", "v", "o", "experts_gate", "experts_up", "experts_down"}
+    for name, pair in few.items():
+        got = many[name]["a"][:4] if name.startswith("experts_") else many[name]["a"]
+        np.testing.assert_array_equal(got, pair["a"])
+    # Every expert has numbers of its own, as wide as its input allows.
+    every = np.concatenate([many["experts_gate"]["a"], many["experts_up"]["a"]])
+    assert len(np.unique(every)) == every.size
+    assert 0.9 < np.abs(every).max() * CONFIG.hidden_size**0.5 <= 1
+    assert many["experts_down"]["b"].shape == (8, CONFIG.hidden_size, 2)
+    assert not many["experts_down"]["b"].any()
 
 
 def test_linears_of_a_layer_that_is_not_there_are_refused():

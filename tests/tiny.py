@@ -13,6 +13,7 @@ from mintjax.cache import State
 from mintjax.extension import extend
 from mintjax.models.config import ModelConfig, RopeConfig
 from mintjax.models.dense import weight_shapes
+from mintjax.models.expert_config import ExpertsConfig, RoutingConfig
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
 from mintjax.types import Segment
@@ -31,6 +32,8 @@ CONFIG = ModelConfig(
     tied_head=False,
     rope=RopeConfig(theta=1000.0),
 )
+
+EXPERTS = ExpertsConfig(RoutingConfig("softmax", 8, 3, normalise=True), 32)
 
 
 def tiny_policy(

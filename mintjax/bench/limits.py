@@ -1,22 +1,21 @@
 """How near the machine's limits: decoding to the rate of reading memory, a training step to that of a matrix product."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mintjax.adapters import linear_shapes
+from mintjax.adapters import layer_adapter
 from mintjax.bench.clock import Ratio, Timed, interleaved, ratio
 from mintjax.bench.models import SMOLLM2, random_batch, random_policy
 from mintjax.bench.rows import Benchmark, Figures
 from mintjax.cache import State, bucket, init_state
 from mintjax.decoding import DecodeParams, decode
 from mintjax.models.config import ModelConfig
+from mintjax.models.counts import layer_numbers, met_by_a_token
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
 from mintjax.train.gradients import gradients
@@ -99,16 +98,22 @@ def operations_of_step(policy: Policy, batch: Batch) -> int:
     """Additions and multiplications of a gradient with a frozen base, nothing run twice.
 
     A weight takes two a token forwards and two backwards, for its input alone; an adapter's number four backwards, since
-    it has a gradient too. The head runs at trained positions. Causal attention takes twice as many backwards as forwards.
+    it has a gradient too. Of experts a token meets a few. The head runs at trained positions. Causal attention takes
+    twice as many backwards as forwards.
 
     Example:
         >>> operations_of_step(policy, batch)
     """
     config = policy.config
     tokens, trained = int(batch.length.sum()), int(batch.mask.sum())
-    shapes = (linear_shapes(config, layer).values() for layer in range(config.num_layers))
-    frozen = sum(map(math.prod, chain.from_iterable(shapes)))
-    adapted = sum(x.size for x in jax.tree.leaves(policy.adapter))
+    layers = range(config.num_layers)
+    frozen = sum(layer_numbers(config, layer) for layer in layers)
+    adapted = sum(x.size for x in jax.tree.leaves((policy.adapter or {}).get("unembed")))
+    adapted += sum(
+        met_by_a_token(config, layer, x.shape)
+        for layer in layers
+        for x in jax.tree.leaves(layer_adapter(policy.adapter, layer))
+    )
     seen = sum(int(n) * (int(n) + 1) // 2 for n in batch.length)
     attention = 4 * config.num_layers * config.num_heads * config.head_dim * seen
     head = config.vocab_size * config.hidden_size

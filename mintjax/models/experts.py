@@ -53,16 +53,22 @@ def run_experts(
     sizes = jnp.bincount(expert, length=routing.experts)
 
     def project(name: str, rows: Float[Array, "R i"]) -> Float[Array, "R o"]:
-        pair = adapter.get(name)
-        y = grouped_linear(rows, weights[name], sizes, pair, lora.scale, kind)
+        return grouped_linear(rows, weights[name], sizes, adapter.get(name), lora.scale, kind)
+
+    def biased(name: str, rows: Float[Array, "R i"]) -> Float[Array, "R o"]:
+        y = project(name, rows)
         return y + weights[f"{name}_bias"][expert].astype(y.dtype) if config.bias else y
 
     rows = _spread(x, order, place, routing.per_token)
-    inner = activation(
-        config.activation, project("experts_gate", rows), project("experts_up", rows)
-    )
+    inner = activation(config.activation, biased("experts_gate", rows), biased("experts_up", rows))
+    # Weighed before the last linear, to which it makes no difference: the gradient by the shares then needs nothing that
+    # is as wide as the residual stream for each of a token's experts.
+    inner = inner * _reorder(shares.reshape(-1, 1), order, place)
     rows = _reorder(project("experts_down", inner), place, order)
-    out = (rows.reshape(*shares.shape, -1) * shares[..., None]).sum(1)
+    out = rows.reshape(*shares.shape, -1).sum(1)
+    if config.bias:
+        bias = weights["experts_down_bias"][chosen].astype(out.dtype)
+        out = out + (shares[..., None] * bias).sum(1)
     if config.shared_size:
         out = out + run_shared(lora, weights, adapter, x)
     return out.reshape(shape)

@@ -43,30 +43,30 @@ def grouped_linear(
 
 
 def _plain_forward(x, weight, sizes, kind):
-    return grouped_rows(x, weight, sizes, 2, kind), (x, weight, sizes)
+    return grouped_rows([(x, weight)], sizes, 2, kind), (x, weight, sizes)
 
 
 def _plain_backward(kind, saved, d_y):
     x, weight, sizes = saved
     d_y = d_y.astype(x.dtype)
-    d_x = grouped_rows(d_y, weight, sizes, 1, kind)
+    d_x = grouped_rows([(d_y, weight)], sizes, 1, kind)
     d_weight = grouped_sums(d_y, x, sizes, kind)
     return d_x.astype(x.dtype), d_weight.astype(weight.dtype), None
 
 
 def _adapted_forward(x, weight, a, b, sizes, scale, kind):
-    low = (scale * grouped_rows(x, a, sizes, 2, kind)).astype(x.dtype)
-    y = grouped_rows(x, weight, sizes, 2, kind) + grouped_rows(low, b, sizes, 2, kind)
+    low = (scale * grouped_rows([(x, a)], sizes, 2, kind)).astype(x.dtype)
+    y = grouped_rows([(x, weight), (low, b)], sizes, 2, kind)
     return y, (x, weight, a, b, low, sizes)
 
 
 def _adapted_backward(scale, kind, saved, d_y):
     x, weight, a, b, low, sizes = saved
     d_y = d_y.astype(x.dtype)
-    rows, sums = partial(grouped_rows, kind=kind), partial(grouped_sums, kind=kind)
-    d_low = (scale * rows(d_y, b, sizes, 1)).astype(x.dtype)
-    d_x = rows(d_y, weight, sizes, 1) + rows(d_low, a, sizes, 1)
-    d_weight, d_a, d_b = sums(d_y, x, sizes), sums(d_low, x, sizes), sums(d_y, low, sizes)
+    d_low = (scale * grouped_rows([(d_y, b)], sizes, 1, kind)).astype(x.dtype)
+    d_x = grouped_rows([(d_y, weight), (d_low, a)], sizes, 1, kind)
+    sums = partial(grouped_sums, sizes=sizes, kind=kind)
+    d_weight, d_a, d_b = sums(d_y, x), sums(d_low, x), sums(d_y, low)
     pairs = ((d_x, x), (d_weight, weight), (d_a, a), (d_b, b))
     return *(gradient.astype(value.dtype) for gradient, value in pairs), None
 

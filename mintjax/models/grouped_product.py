@@ -6,7 +6,8 @@ many rows of one group. How many tiles there are is traced: one program serves a
 rows and of at most one partial tile a group.
 """
 
-from functools import partial
+from collections.abc import Sequence
+from functools import partial, reduce
 from typing import Literal
 
 import jax
@@ -16,35 +17,35 @@ from jaxtyping import Array, Float, Int
 from mintjax.products import product
 
 Kind = Literal["platform", "loop", "ragged"]
+Factors = tuple[tuple[Array, Array], ...]
 
 # A tile has about as many rows as a group has on average: more would be masked, fewer read its matrix more often.
 _FEWEST_ROWS, _MOST_ROWS = 8, 128
 
 
 def grouped_rows(
-    x: Float[Array, "T m"],
-    matrices: Float[Array, "E p q"],
+    factors: Sequence[tuple[Float[Array, "T _"], Float[Array, "E _ _"]]],
     sizes: Int[Array, " E"],
     contracted: Literal[1, 2],
     kind: Kind = "platform",
 ) -> Float[Array, "T n"]:
-    """Multiplies each row by its group's matrix.
+    """Multiplies each row by its group's matrix, and adds up what several pairs of rows and matrices give.
 
     Args:
-        x: rows, sorted by group; they give the dtype of the factors.
-        matrices: one a group, cast to it.
+        factors: pairs of rows ``[T, m]``, sorted by group, and of one matrix a group; m may differ from pair to pair.
+            Matrices are cast to the dtype of the rows, which is one for all.
         sizes: rows of each group; they add up to T.
-        contracted: the dimension of ``matrices`` that is summed over, of size m.
+        contracted: the dimension of the matrices that is summed over, of size m.
         kind: ``"loop"`` or ``"ragged"``; ``"platform"`` is the loop on CPU, ragged elsewhere. Static.
 
     Returns:
-        ``[T, n]``, n the other dimension, in ``promote_types(x.dtype, float32)``, in which it is summed.
+        ``[T, n]``, n the other dimension, in ``promote_types(dtype, float32)``, in which it is summed.
 
     Example:
-        >>> y = grouped_rows(x, weight, sizes, 2)  # x Wᵀ of each row's expert
+        >>> y = grouped_rows([(x, weight)], sizes, 2)  # x Wᵀ of each row's expert
     """
     loop, ragged = (partial(f, contracted=contracted) for f in (_loop_rows, _ragged_rows))
-    return _chosen(kind, loop, ragged)(x, matrices, sizes)
+    return _chosen(kind, loop, ragged)(tuple(factors), sizes)
 
 
 def grouped_sums(
@@ -76,19 +77,23 @@ def _chosen(kind: Kind, loop, ragged):
     return {"loop": loop, "ragged": ragged}[kind]
 
 
-def _loop_rows(x: Array, matrices: Array, sizes: Array, *, contracted: int) -> Array:
-    count, tile = _tiles(sizes, len(x))
+def _loop_rows(factors: Factors, sizes: Array, *, contracted: int) -> Array:
+    first, matrices = factors[0]
+    count, tile = _tiles(sizes, len(first))
 
     def step(t: Array, out: Array) -> Array:
         group, start, mine = tile(t)
-        rows = jax.lax.dynamic_slice_in_dim(x, start, len(mine))
-        y = product(rows, matrices[group], (1, contracted - 1))
+        each = (
+            product(_rows(x, start, mine), matrices[group], (1, contracted - 1))
+            for x, matrices in factors
+        )
+        y = reduce(jnp.add, each)
         # A tile may reach into its neighbours' rows, which keep what is there.
-        y = jnp.where(mine[:, None], y, jax.lax.dynamic_slice_in_dim(out, start, len(mine)))
+        y = jnp.where(mine[:, None], y, _rows(out, start, mine))
         return jax.lax.dynamic_update_slice_in_dim(out, y, start, 0)
 
-    dtype = jnp.promote_types(x.dtype, jnp.float32)
-    empty = jnp.zeros((len(x), matrices.shape[3 - contracted]), dtype)
+    dtype = jnp.promote_types(first.dtype, jnp.float32)
+    empty = jnp.zeros((len(first), matrices.shape[3 - contracted]), dtype)
     return jax.lax.fori_loop(0, count, step, empty)
 
 
@@ -97,15 +102,17 @@ def _loop_sums(x: Array, y: Array, sizes: Array) -> Array:
 
     def step(t: Array, out: Array) -> Array:
         group, start, mine = tile(t)
-        a, b = (
-            jnp.where(mine[:, None], jax.lax.dynamic_slice_in_dim(z, start, len(mine)), 0)
-            for z in (x, y)
-        )
+        a, b = (jnp.where(mine[:, None], _rows(z, start, mine), 0) for z in (x, y))
         return out.at[group].add(product(a, b, (0, 0)))
 
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     empty = jnp.zeros((len(sizes), x.shape[1], y.shape[1]), dtype)
     return jax.lax.fori_loop(0, count, step, empty)
+
+
+def _rows(x: Array, start: Array, mine: Array) -> Array:
+    """A tile's rows."""
+    return jax.lax.dynamic_slice_in_dim(x, start, len(mine))
 
 
 def _tiles(sizes: Int[Array, " E"], rows: int):
@@ -126,8 +133,10 @@ def _tiles(sizes: Int[Array, " E"], rows: int):
     return tile_ends[-1], tile
 
 
-def _ragged_rows(x: Array, matrices: Array, sizes: Array, *, contracted: int) -> Array:
-    return _ragged(x, matrices.astype(x.dtype), sizes, (((1,), (contracted,)), ((), ())), [0])
+def _ragged_rows(factors: Factors, sizes: Array, *, contracted: int) -> Array:
+    dimensions = ((1,), (contracted,)), ((), ())
+    each = (_ragged(x, matrices.astype(x.dtype), sizes, dimensions, [0]) for x, matrices in factors)
+    return reduce(jnp.add, each)
 
 
 def _ragged_sums(x: Array, y: Array, sizes: Array) -> Array:

@@ -20,7 +20,7 @@ from tests.tiny import relative_difference
 EXACT = 1e-10  # of float64
 DIFFERENCE = 1e-7  # of a central difference in float64
 TOLERANCE = 1e-5  # of float32, of outputs near 1
-BFLOAT16 = 0.02  # of a token's outputs, relative: a few factors rounded to 8 bits
+BFLOAT16 = 0.01  # of all outputs, relative: a few factors rounded to 8 bits
 WIDTH, INNER, EXPERTS, RANK = 10, 6, 8, 2
 LORA = LoraConfig(rank=RANK, alpha=3.0)
 
@@ -206,8 +206,7 @@ def test_bfloat16_weights():
     wide = jax.tree.map(lambda w: np.asarray(w, np.float64), (narrow, adapter, x))
     want = naive(QWEN3, *wide)
     assert got.dtype == jnp.float32
-    error = np.linalg.norm(got - want, axis=-1) / np.linalg.norm(want, axis=-1)
-    assert error.max() < BFLOAT16
+    assert np.linalg.norm(got - want) < BFLOAT16 * np.linalg.norm(want)
 
 
 def test_logits_of_a_bfloat16_router_are_float32():

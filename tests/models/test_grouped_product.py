@@ -38,13 +38,16 @@ def test_equals_a_loop_over_rows(kind, sizes):
     x, y, matrices, group = numbers(sizes)
     with jax.enable_x64(True):
         a, b, w, counts = map(jnp.asarray, (x, y, matrices, sizes))
-        forth = grouped_rows(a, w, counts, 2, kind)
-        back = grouped_rows(b, w, counts, 1, kind)
+        forth = grouped_rows([(a, w)], counts, 2, kind)
+        back = grouped_rows([(b, w)], counts, 1, kind)
+        both = grouped_rows([(b, w), (a, w[:, :5])], counts, 1, kind)
         sums = grouped_sums(b, a, counts, kind)
     want = np.zeros_like(matrices)
     for row, g in enumerate(group):
         np.testing.assert_allclose(forth[row], matrices[g] @ x[row], rtol=0, atol=EXACT)
         np.testing.assert_allclose(back[row], matrices[g].T @ y[row], rtol=0, atol=EXACT)
+        added = np.asarray(back[row]) + matrices[g, :5].T @ x[row]
+        np.testing.assert_allclose(both[row], added, rtol=0, atol=EXACT)
         want[g] += np.outer(y[row], x[row])
     np.testing.assert_allclose(sums, want, rtol=0, atol=EXACT)
 
@@ -54,8 +57,12 @@ def test_bfloat16_factors_are_summed_in_float32(kind):
     x, y, matrices, _ = (jnp.asarray(z, jnp.bfloat16) for z in numbers(SIZES[0]))
     sizes = jnp.asarray(SIZES[0])
     wide = [z.astype(jnp.float32) for z in (x, y, matrices)]
+
+    def rows(x, w):
+        return grouped_rows([(x, w)], sizes, 2, kind)
+
     for got, want in (
-        (grouped_rows(x, matrices, sizes, 2, kind), grouped_rows(wide[0], wide[2], sizes, 2, kind)),
+        (rows(x, matrices), rows(wide[0], wide[2])),
         (grouped_sums(y, x, sizes, kind), grouped_sums(wide[1], wide[0], sizes, kind)),
     ):
         assert got.dtype == jnp.float32
@@ -63,13 +70,13 @@ def test_bfloat16_factors_are_summed_in_float32(kind):
 
 
 def test_the_loop_is_what_a_cpu_runs_and_one_program_serves_all_sizes():
-    program = jax.jit(lambda x, w, sizes: grouped_rows(x, w, sizes, 2))
+    program = jax.jit(lambda x, w, sizes: grouped_rows([(x, w)], sizes, 2))
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((96, 5)), rng.standard_normal((6, 7, 5))
     x, w = jnp.asarray(x, jnp.float32), jnp.asarray(w, jnp.float32)
     for sizes in ([16] * 6, [96, 0, 0, 0, 0, 0], [1, 30, 0, 60, 5, 0]):
         got = program(x, w, jnp.asarray(sizes))
-        want = grouped_rows(x, w, jnp.asarray(sizes), 2, "ragged")
+        want = grouped_rows([(x, w)], jnp.asarray(sizes), 2, "ragged")
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
     assert program._cache_size() == 1
     compiled = program.lower(x, w, jnp.asarray(sizes)).compile().as_text()

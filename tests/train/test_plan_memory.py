@@ -14,7 +14,7 @@ from mintjax.train.plan_memory import (
     token_bytes,
 )
 from tests.plan_temp import compiled_bytes
-from tests.tiny import CONFIG
+from tests.tiny import CONFIG, EXPERTS
 
 SHAPES = Shapes(replace(CONFIG, num_layers=2, intermediate_size=96), LoraConfig(rank=3), "float32")
 LENGTHS = (320, 640)  # beyond what attention takes in one block
@@ -24,11 +24,19 @@ WHOLE = 0.25
 
 
 @pytest.mark.parametrize(
-    "plan", [Plan("packed"), Plan("packed", remat=True), Plan("segments", 64)], ids=str
+    ("shapes", "plan"),
+    [
+        (SHAPES, Plan("packed")),
+        (SHAPES, Plan("packed", remat=True)),
+        (SHAPES, Plan("segments", 64)),
+        # Of the three plans the one whose estimate is farthest off for experts.
+        (SHAPES._replace(config=replace(CONFIG, experts=EXPERTS)), Plan("packed", remat=True)),
+    ],
+    ids=["packed", "packed_remat", "segments", "experts_packed_remat"],
 )
-def test_an_estimate_is_what_the_compiler_plans(plan):
-    estimate = plan_memory(SHAPES, plan, rows=2)
-    short, long = (compiled_bytes(SHAPES, plan, 2, tokens) for tokens in LENGTHS)
+def test_an_estimate_is_what_the_compiler_plans(shapes, plan):
+    estimate = plan_memory(shapes, plan, rows=2)
+    short, long = (compiled_bytes(shapes, plan, 2, tokens) for tokens in LENGTHS)
     slope = (long - short) / (LENGTHS[1] - LENGTHS[0])
     assert 2 * estimate.per_token == pytest.approx(slope, rel=A_TOKEN[plan.kind])
     total = estimate.fixed + 2 * LENGTHS[1] * estimate.per_token
@@ -68,6 +76,25 @@ def test_layers_of_two_kinds_are_counted_apart():
     # A window changes what is read, not what is kept.
     assert mixed == plain
     assert plain.layers == 2 * plain.layer
+
+
+def test_a_model_of_experts_is_counted_layer_by_layer():
+    config = replace(CONFIG, num_layers=3, experts=replace(EXPERTS, dense_layers=(1,)))
+    mixed = token_bytes(SHAPES._replace(config=config))
+    dense, experts = (
+        token_bytes(SHAPES._replace(config=replace(config, experts=kind)))
+        for kind in (None, EXPERTS)
+    )
+    assert mixed.layer == experts.layer > dense.layer
+    assert mixed.layers == 2 * experts.layer + dense.layer
+    # Three experts of a token keep their inputs and what stands between their linears.
+    assert experts.layer - dense.layer > 3 * 4 * (CONFIG.hidden_size + 32) - 4 * 40
+    d, rank, e = CONFIG.hidden_size, 3, 8
+    linears = 3 * e * d * 32 + e * d - 3 * d * 40
+    shapes = SHAPES._replace(config=replace(config, experts=None))
+    assert base_bytes(SHAPES._replace(config=config)) == base_bytes(shapes) + 2 * 4 * linears
+    factors = e * rank * 3 * (d + 32) - rank * 3 * (d + 40)
+    assert adapter_bytes(SHAPES._replace(config=config)) == adapter_bytes(shapes) + 2 * 4 * factors
 
 
 def test_rows_share_what_does_not_grow_and_a_segments_part_grows_with_them():

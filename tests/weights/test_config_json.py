@@ -7,6 +7,7 @@ import pytest
 import transformers
 
 from mintjax.models.config import ModelConfig, RopeConfig
+from mintjax.models.expert_config import ExpertsConfig, RoutingConfig
 from mintjax.models.rope import rope_frequencies
 from mintjax.weights.config_json import model_config
 
@@ -92,6 +93,7 @@ def test_what_transformers_saves_is_accepted():
         transformers.LlamaConfig(),
         transformers.Qwen2Config(),
         transformers.Qwen3Config(),
+        transformers.Qwen3MoeConfig(),
     ):
         config = model_config(saved.to_dict() | {"use_cache": False}, "m")
         assert config.num_layers == saved.num_hidden_layers
@@ -206,6 +208,60 @@ def test_gemma3s_refusals_name_the_field(change, words):
 def test_windows_are_one_a_layer():
     with pytest.raises(ValueError, match="windows: expected one for each of 3 layers"):
         replace(model_config(LLAMA, "m"), windows=(4,))
+
+
+# As Qwen3-30B-A3B has it on the hub, but for the sizes.
+QWEN3_MOE = QWEN3 | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 24,
+    "norm_topk_prob": True,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "output_router_logits": False,
+    "router_aux_loss_coef": 0.001,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "dense"),
+    [
+        ({}, ()),
+        ({"decoder_sparse_step": 2}, (0, 2)),
+        ({"mlp_only_layers": [1]}, (1,)),
+        ({"decoder_sparse_step": 3, "mlp_only_layers": [1]}, (0, 1)),
+        ({"num_experts": None, "num_local_experts": 8}, ()),
+    ],
+)
+def test_qwen3_moe(change, dense):
+    config = model_config(QWEN3_MOE | change, "m")
+    assert config.qk_norm
+    assert config.experts == ExpertsConfig(
+        RoutingConfig("softmax", 8, 2, normalise=True), 24, dense_layers=dense
+    )
+    assert [i for i in range(3) if config.experts_of(i) is None] == list(dense)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_experts": None}, "num_experts=None and num_local_experts=None"),
+        ({"num_local_experts": 4}, "num_experts=8 and num_local_experts=4"),
+        ({"num_experts": 0}, "num_experts=0"),
+        ({"mlp_only_layers": [3]}, r"mlp_only_layers=\[3\] \(only layers from 0 to 2\)"),
+        ({"num_experts_per_tok": 9}, "routing.per_token: expected 1 to 8.*9"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step=0"),
+        ({"norm_topk_prob": None}, "lacks norm_topk_prob"),
+        ({"moe_intermediate_size": None}, "lacks moe_intermediate_size"),
+        ({"shared_expert_intermediate_size": 24}, "shared_expert_intermediate_size=24"),
+    ],
+)
+def test_qwen3_moe_refusals(change, words):
+    with pytest.raises(ValueError, match=words):
+        model_config(QWEN3_MOE | change, "m")
 
 
 def yarn(**fields):

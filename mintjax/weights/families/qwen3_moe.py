@@ -23,10 +23,15 @@ def _config(fields: Fields, name: str) -> ModelConfig:
     routing = RoutingConfig(
         "softmax", experts, fields["num_experts_per_tok"], bool(fields["norm_topk_prob"])
     )
-    step, only = fields.get("decoder_sparse_step") or 1, fields.get("mlp_only_layers") or ()
+    step, only = _step(fields), fields.get("mlp_only_layers") or ()
     dense = tuple(i for i in range(fields["num_hidden_layers"]) if i in only or (i + 1) % step)
     mixture = ExpertsConfig(routing, fields["moe_intermediate_size"], dense_layers=dense)
     return decoder_config(fields, name, qk_norm=True, experts=mixture)
+
+
+def _step(fields: Fields) -> int:
+    step = fields.get("decoder_sparse_step")
+    return 1 if step is None else step
 
 
 def _problems(fields: Fields) -> Iterator[str]:
@@ -36,6 +41,8 @@ def _problems(fields: Fields) -> Iterator[str]:
     if len(set(numbers)) != 1 or 0 in numbers:
         given = " and ".join(f"{key}={fields.get(key)!r}" for key in _NUMBER)
         yield f"{given} (only one number of experts, which either may give)"
+    if _step(fields) < 1:
+        yield f"decoder_sparse_step={_step(fields)} (only 1 or more)"
     only, layers = fields.get("mlp_only_layers") or (), fields["num_hidden_layers"]
     if not set(only) <= set(range(layers)):
         yield f"mlp_only_layers={only!r} (only layers from 0 to {layers - 1})"
@@ -47,7 +54,6 @@ FAMILY = Family(
     architectures=("Qwen3MoeForCausalLM",),
     required=DECODER_REQUIRED
     | {
-        "head_dim",
         "num_key_value_heads",
         "num_experts_per_tok",
         "moe_intermediate_size",
