@@ -124,7 +124,7 @@ def _tiles(sizes: Int[Array, " E"], rows: int):
     tile_ends = jnp.cumsum(tiles)
 
     def tile(t: Array) -> tuple[Array, Array, Array]:
-        group = jnp.searchsorted(tile_ends, t, side="right")
+        group = jnp.sum(tile_ends <= t)
         first = ends[group] - sizes[group] + (t - tile_ends[group] + tiles[group]) * height
         start = jnp.minimum(first, rows - height)
         row = start + jnp.arange(height)

@@ -125,39 +125,34 @@ def dense(config, weights, adapter, x):
 
 
 @pytest.mark.parametrize("kind", ["loop", "ragged"])
-@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-def test_equals_a_loop_over_tokens_and_experts(config, kind):
+@pytest.mark.parametrize(
+    ("config", "trained"),
+    [(QWEN3, True), (QWEN3, False), (DEEPSEEK, True), (GPT_OSS, True)],
+    ids=["qwen3", "qwen3_base", "deepseek", "gpt_oss"],
+)
+def test_values_are_a_loops_and_gradients_those_of_the_dense_form(config, trained, kind):
     weights, adapter, x = drawn(config)
-    with jax.enable_x64(True):
-        run = jax.jit(lambda *args: run_experts(config, LORA, *args, kind))
-        got = run(*arrays(weights, adapter, x))
-        base = run_experts(config, LORA, *arrays(weights, {}, x), kind)
-    assert got.dtype == jnp.float64
-    np.testing.assert_allclose(got, naive(config, weights, adapter, x), rtol=0, atol=EXACT)
-    np.testing.assert_allclose(base, naive(config, weights, {}, x), rtol=0, atol=EXACT)
-
-
-@pytest.mark.parametrize("kind", ["loop", "ragged"])
-@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-def test_gradients_are_those_of_the_dense_form(config, kind):
-    weights, adapter, x = drawn(config)
+    adapter = adapter if trained else {}
     readout = np.random.default_rng(1).standard_normal(x.shape)
     # A correction is for the choice alone.
-    correction = weights.pop("router_correction", None)
+    correction = {name: weights.pop(name) for name in ("router_correction",) if name in weights}
 
     def value(run, weights, adapter, x):
-        if correction is not None:
-            weights = weights | {"router_correction": jnp.asarray(correction)}
-        return (run(config, weights, adapter, x) * readout).sum()
+        out = run(config, weights | arrays(correction)[0], adapter, x)
+        return (out * readout).sum(), out
 
     def ours(config, weights, adapter, x):
         return run_experts(config, LORA, weights, adapter, x, kind)
 
     with jax.enable_x64(True):
-        gradient = jax.jit(jax.grad(value, (1, 2, 3)), static_argnums=0)
-        for pairs in (adapter, {}):
-            got, want = (gradient(run, *arrays(weights, pairs, x)) for run in (ours, dense))
-            assert relative_difference(got, want) < EXACT
+        gradient = jax.jit(jax.grad(value, (1, 2, 3), has_aux=True), static_argnums=0)
+        (got, out), (want, _) = (
+            gradient(run, *arrays(weights, adapter, x)) for run in (ours, dense)
+        )
+    assert out.dtype == jnp.float64
+    expected = naive(config, weights | correction, adapter, x)
+    np.testing.assert_allclose(out, expected, rtol=0, atol=EXACT)
+    assert relative_difference(got, want) < EXACT
 
 
 def test_gradient_is_a_finite_difference():
@@ -176,8 +171,8 @@ def test_gradient_is_a_finite_difference():
     want = (value(moved(step)) - value(moved(-step))) / (2 * step)
     with jax.enable_x64(True):
         base, pair = arrays(weights, (adapter, x))
-        gradient = jax.grad(
-            lambda pair: (run_experts(DEEPSEEK, LORA, base, *pair) * readout).sum()
+        gradient = jax.jit(
+            jax.grad(lambda pair: (run_experts(DEEPSEEK, LORA, base, *pair) * readout).sum())
         )(pair)
     along = jax.tree.map(lambda g, way: (np.asarray(g) * way).sum(), gradient, direction)
     np.testing.assert_allclose(sum(jax.tree.leaves(along)), want, rtol=DIFFERENCE)
@@ -202,7 +197,7 @@ def test_bfloat16_weights():
     weights, adapter, x = drawn(QWEN3)
     narrow = jax.tree.map(lambda w: jnp.asarray(w, jnp.bfloat16), weights)
     adapter, x = jax.tree.map(lambda w: jnp.asarray(w, jnp.float32), (adapter, x))
-    got = run_experts(QWEN3, LORA, narrow, adapter, x)
+    got = jax.jit(lambda *args: run_experts(QWEN3, LORA, *args))(narrow, adapter, x)
     wide = jax.tree.map(lambda w: np.asarray(w, np.float64), (narrow, adapter, x))
     want = naive(QWEN3, *wide)
     assert got.dtype == jnp.float32
@@ -281,5 +276,5 @@ def test_equals_the_layer_of_transformers(config):
     with torch.no_grad():
         want = transformers_module(original, weights)(torch.tensor(x))
     want = want[0] if isinstance(want, tuple) else want
-    got = run_experts(config, LORA, *arrays(weights, {}, x))
+    got = jax.jit(lambda *args: run_experts(config, LORA, *args))(*arrays(weights, {}, x))
     np.testing.assert_allclose(got, want.numpy(), rtol=0, atol=TOLERANCE)
