@@ -26,6 +26,13 @@ ROPE = {
         "factor": FACTOR,
         "original_max_position_embeddings": ORIGINAL_CONTEXT,
     },
+    "yarn, not truncated": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": FACTOR,
+        "original_max_position_embeddings": ORIGINAL_CONTEXT,
+        "truncate": False,
+    },
     "local and linear": {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
         "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": FACTOR},

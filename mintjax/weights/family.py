@@ -31,7 +31,7 @@ class Family:
         absent: the values of a field under which the feature that it controls is absent; None is always one.
         config: the description of a model whose fields are all understood, and what the policy is called by.
         weights: the checkpoint's name for a layer's weight, after the layer's number; ``*`` in it is an expert's.
-        packed: where other checkpoints of the family have a weight: several in one tensor.
+        packed: where checkpoints have a weight among several in one tensor: instead of its own, or always.
         top: the same of what stands outside the layers.
         layer: what comes before a layer's number.
         unused: how the names of tensors begin that are of parts which are not run.
@@ -71,11 +71,10 @@ class Family:
             >>> family_of({"model_type": "llama"}, "model").stored("norm")
             (Stored(name='model.norm.weight', part=None),)
         """
-        places = (Stored(self.tensor_name(key)),)
         if key in self.top:
-            return places
+            return (Stored(self.top[key]),)
         _, layer, weight = key.split(".", 2)
-        other = self.packed.get(weight)
-        if other is None:
-            return places
-        return *places, other._replace(name=f"{self.layer}{layer}.{other.name}")
+        places = [Stored(self.weights[weight])] if weight in self.weights else []
+        if weight in self.packed:
+            places.append(self.packed[weight])
+        return tuple(place._replace(name=f"{self.layer}{layer}.{place.name}") for place in places)

@@ -44,7 +44,7 @@ def load_tiny(kind: str, directory: Path, rope: str | None = None) -> Loaded:
 
     def filled(pair: Any) -> Any:
         b = 0.3 * rng.standard_normal(pair["b"].shape).astype(np.float32)
-        return pair | {"b": jnp.asarray(b * pair["b"].shape[1] ** -0.5)}
+        return pair | {"b": jnp.asarray(b * pair["b"].shape[-1] ** -0.5)}
 
     adapter = jax.tree.map(filled, policy.adapter, is_leaf=lambda x: "b" in x)
     fields = json.loads((directory / "config.json").read_text())

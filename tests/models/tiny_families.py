@@ -92,4 +92,24 @@ TINY_FAMILIES = {
             "mlp_only_layers": [2],
         },
     ),
+    "gpt_oss": TinyFamily(
+        transformers.GptOssConfig,
+        transformers.GptOssForCausalLM,
+        {
+            "head_dim": 16,
+            "intermediate_size": 20,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+        ropes=("yarn, not truncated",),
+        refused={
+            "attention_bias": False,
+            "experts_per_token": 2,
+            "quantization_config": {"quant_method": "mxfp4"},
+            "swiglu_limit": 3.0,
+            "layer_types": ["chunked_attention"] * 2,
+        },
+    ),
 }

@@ -74,9 +74,14 @@ def _merged_experts(model: Any, family: Family, factors: Any, scale: float) -> d
             if name.startswith("experts_")
         }
         if change:
-            root = family.tensor_name(f"layers.{i}.experts_up").partition(".*")[0]
+            root = family.stored(f"layers.{i}.experts_up")[-1].name.rpartition(".")[0]
             experts = model.get_submodule(root)
-            both = torch.cat([change["experts_gate"], change["experts_up"]], 1)
+            gate, up, down = (change[f"experts_{name}"] for name in ("gate", "up", "down"))
+            if hasattr(experts, "gate_up_proj_bias"):  # gpt-oss: [in, out], gate and up in turns
+                both = torch.stack([gate, up], 2).flatten(1, 2).mT
+                down = down.mT
+            else:
+                both = torch.cat([gate, up], 1)
             merged[f"{root}.gate_up_proj"] = experts.gate_up_proj + both
-            merged[f"{root}.down_proj"] = experts.down_proj + change["experts_down"]
+            merged[f"{root}.down_proj"] = experts.down_proj + down
     return merged

@@ -100,6 +100,76 @@ def test_what_transformers_saves_is_accepted():
         assert config.num_heads * config.head_dim == config.hidden_size or config.qk_norm
 
 
+# As the file of openai/gpt-oss-20b has it, but for its quantization_config.
+GPT_OSS = {
+    "architectures": ["GptOssForCausalLM"],
+    "attention_bias": True,
+    "attention_dropout": 0.0,
+    "eos_token_id": 200002,
+    "experts_per_token": 4,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2880,
+    "initial_context_length": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131072,
+    "model_type": "gpt_oss",
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "output_router_logits": False,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "rope_theta": 150000,
+    "router_aux_loss_coef": 0.9,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "tie_word_embeddings": False,
+    "use_cache": True,
+    "vocab_size": 201088,
+}
+
+
+def test_gpt_oss():
+    config = model_config(GPT_OSS, "m")
+    assert config.windows == (128, None) * 12 and config.sinks
+    assert config.biases == ("q", "k", "v", "o")
+    assert config.experts == ExpertsConfig(
+        RoutingConfig("chosen_softmax", 32, 4), 2880, activation="clamped_swiglu", bias=True
+    )
+    assert config.rope == RopeConfig("yarn", 150000, 32.0, 4096, truncate=False)
+    theirs = transformers.GptOssConfig(**GPT_OSS)
+    assert model_config(theirs.to_dict() | {"use_cache": False}, "m") == config
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config="),
+        ({"experts_per_token": 2}, r"experts_per_token=2 \(only 4"),
+        ({"initial_context_length": 8192}, r"initial_context_length=8192 \(only 4096"),
+        ({"rope_scaling": None}, "rope_parameters=None"),
+        ({"attention_bias": False}, r"attention_bias=False \(only True"),
+        ({"swiglu_alpha": 1.0}, "swiglu_alpha=1.0"),
+        ({"layer_types": ["sliding_attention"]}, "layer_types=.*one for each layer"),
+    ],
+)
+def test_gpt_oss_refusals(change, words):
+    with pytest.raises(ValueError, match=words):
+        model_config(GPT_OSS | change, "m")
+
+
 # As the files of google/gemma-3-1b-it and of transformers 5 say it.
 GEMMA3 = {
     "architectures": ["Gemma3ForCausalLM"],

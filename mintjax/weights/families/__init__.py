@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mintjax.weights.families import gemma3, llama3, qwen2_5, qwen3, qwen3_moe
+from mintjax.weights.families import gemma3, gpt_oss, llama3, qwen2_5, qwen3, qwen3_moe
 from mintjax.weights.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -13,6 +13,7 @@ FAMILIES: tuple[Family, ...] = (
     gemma3.FAMILY,
     gemma3.MULTIMODAL,
     qwen3_moe.FAMILY,
+    gpt_oss.FAMILY,
 )
 
 
