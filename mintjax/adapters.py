@@ -11,6 +11,7 @@ from mintjax.products import product
 
 ATTENTION_LINEARS = ("q", "k", "v", "o")
 MLP_LINEARS = ("gate", "up", "down")
+LATENT_LINEARS = ("q_a", "q_b", "kv_a", "kv_b")
 EXPERT_LINEARS = tuple(f"{kind}_{name}" for kind in ("experts", "shared") for name in MLP_LINEARS)
 
 # One linear's adapter is {"a": [r, in], "b": [out, r]}, stacked over a layer's experts where each has this linear; a whole adapter is {"layers": ({"q": ..., ...}, ...)} and, where
@@ -45,7 +46,8 @@ class LoraConfig:
     @property
     def linears(self) -> tuple[str, ...]:
         """Names of the linears that have an adapter in the layers where they are."""
-        return ATTENTION_LINEARS * self.train_attn + (MLP_LINEARS + EXPERT_LINEARS) * self.train_mlp
+        attention = ATTENTION_LINEARS + LATENT_LINEARS
+        return attention * self.train_attn + (MLP_LINEARS + EXPERT_LINEARS) * self.train_mlp
 
 
 def linear_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]:
@@ -56,8 +58,12 @@ def linear_shapes(config: ModelConfig, layer: int) -> dict[str, tuple[int, ...]]
     if not 0 <= layer < config.num_layers:
         raise IndexError(f"layer: expected one of {config.num_layers}, got {layer}")
     d, f = config.hidden_size, config.intermediate_size
-    queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    attention = {"q": (queries, d), "k": (keys, d), "v": (keys, d), "o": (d, queries)}
+    attention: dict[str, tuple[int, ...]]
+    if config.latent is not None:
+        attention = {**config.latent.linear_shapes(d, config.num_heads)}
+    else:
+        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        attention = {"q": (queries, d), "k": (keys, d), "v": (keys, d), "o": (d, queries)}
     experts = config.experts_of(layer)
     if experts is not None:
         return attention | experts.linear_shapes(d)
@@ -97,7 +103,7 @@ def init_adapter(
         a = jax.random.uniform(key, (lora.rank, in_size), dtype, -bound, bound)
         return {"a": a, "b": jnp.zeros((out_size, lora.rank), dtype)}
 
-    order = ATTENTION_LINEARS + MLP_LINEARS + EXPERT_LINEARS
+    order = ATTENTION_LINEARS + MLP_LINEARS + EXPERT_LINEARS + LATENT_LINEARS
 
     def one_layer(layer: int) -> Adapter:
         layer_key, shapes = jax.random.fold_in(key, layer), linear_shapes(config, layer)

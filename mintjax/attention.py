@@ -24,7 +24,8 @@ A layer may have sinks, a learned score for each query head that takes its share
 The backward pass adds what flows to the spans into buffers that it is given. The loops over blocks have a traced length:
 they are never differentiated by JAX.
 
-Letters: B rows, K key heads, G query heads a key head, S segment, R rows of a span, N its capacity, H head size.
+Letters: B rows, K key heads, G query heads a key head, S segment, R rows of a span, N its capacity, H head size, V that of
+values.
 """
 
 from collections.abc import Sequence
@@ -41,19 +42,36 @@ _MASKED = -1e30  # finite: a block that a row cannot see at all must not give na
 
 
 class Span(NamedTuple):
-    """Cached keys and values before a segment, of which a row sees the first ``length`` slots.
+    """What is cached before a segment, of which a row sees the first ``length`` slots.
 
     Row ``b`` of the segment sees row ``b // (B / R)`` of the span: with R less than B, consecutive rows share one.
+    ``values`` is None where they are the first numbers of the keys, as of latents (:mod:`mintjax.models.latents`).
     """
 
     keys: Float[Array, "R K N H"]
-    values: Float[Array, "R K N H"]
+    values: Float[Array, "R K N V"] | None
     length: Int[Array, " R"]
 
     @property
     def block(self) -> int:
         """Slots that are read at a time."""
         return block_of(self.keys.shape[2])
+
+    @property
+    def buffers(self) -> tuple[Float[Array, "R K N _"], ...]:
+        """The arrays that there are."""
+        return (self.keys,) if self.values is None else (self.keys, self.values)
+
+
+def span_of(buffers: Sequence[Float[Array, "R K N _"]], length: Int[Array, " R"]) -> Span:
+    """What one layer's cache holds, as attention sees it.
+
+    Example:
+        >>> span_of((keys, values), length).block
+        64
+    """
+    keys, values = (*buffers, None)[:2]
+    return Span(keys, values, length)
 
 
 class Attended(NamedTuple):
@@ -62,7 +80,7 @@ class Attended(NamedTuple):
     A sink is one of the scores.
     """
 
-    out: Float[Array, "B K G S H"]
+    out: Float[Array, "B K G S V"]
     logsumexp: Float[Array, "B K G S"]
 
 
@@ -82,6 +100,12 @@ def _causal(size: int, window: int | None) -> Array:
 def _block(x: Float[Array, "R K N H"], index: Int[ArrayLike, ""]) -> Float[Array, "R K M H"]:
     block = block_of(x.shape[2])
     return lax.dynamic_slice_in_dim(x, index * block, block, 2)
+
+
+def _pair(span: Span, index: Int[ArrayLike, ""], v: Float[Array, "B K S V"]) -> tuple[Array, Array]:
+    """The keys and the values of a block of a span; values are as wide as ``v``."""
+    keys = _block(span.keys, index)
+    return keys, keys[..., : v.shape[-1]] if span.values is None else _block(span.values, index)
 
 
 class _Reach(NamedTuple):
@@ -173,7 +197,7 @@ def block_of(capacity: int) -> int:
 def attend(
     q: Float[Array, "B K G S H"],
     k: Float[Array, "B K S H"],
-    v: Float[Array, "B K S H"],
+    v: Float[Array, "B K S V"],
     spans: Sequence[Span] = (),
     *,
     window: int | None = None,
@@ -208,8 +232,8 @@ def attend(
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
 
     def weighted(
-        p: Float[Array, "B K G S M"], v: Float[Array, "B K M H"]
-    ) -> Float[Array, "B K G S H"]:
+        p: Float[Array, "B K G S M"], v: Float[Array, "B K M V"]
+    ) -> Float[Array, "B K G S V"]:
         return jnp.einsum(
             "bkgsm,bkmh->bkgsh", p.astype(v.dtype), v, preferred_element_type=accumulate
         )
@@ -217,12 +241,12 @@ def attend(
     def step(q, reach: _Reach, index, carry):
         top, total, out = carry
         span = reach.span
-        scores = _scores(q, _block(span.keys, index))
-        scores = jnp.where(reach.seen(index), scores, _MASKED)
+        keys, values = _pair(span, index, v)
+        scores = jnp.where(reach.seen(index), _scores(q, keys), _MASKED)
         new_top = jnp.maximum(top, scores.max(-1))
         shrink = jnp.exp(top - new_top)
         p = jnp.exp(scores - new_top[..., None])
-        out = out * shrink[..., None] + weighted(p, _block(span.values, index))
+        out = out * shrink[..., None] + weighted(p, values)
         return new_top, total * shrink + p.sum(-1), out
 
     scores = jnp.where(_causal(q.shape[3], window), _scores(q, k), _MASKED)
@@ -249,22 +273,22 @@ def by_head(sinks: Float[Array, " KG"], q: Float[Array, "B K G S H"]) -> Float[A
 
 
 class Cotangents(NamedTuple):
-    """Gradients of a loss with respect to what :func:`attend` was given, for each span those of its keys and values."""
+    """Gradients of a loss with respect to what :func:`attend` was given, for each span those of its buffers."""
 
     q: Float[Array, "B K G S H"]
     k: Float[Array, "B K S H"]
-    v: Float[Array, "B K S H"]
-    spans: tuple[tuple[Float[Array, "_ K _ H"], Float[Array, "_ K _ H"]], ...]
+    v: Float[Array, "B K S V"]
+    spans: tuple[tuple[Float[Array, "_ K _ _"], ...], ...]
 
 
 def attend_backward(
     q: Float[Array, "B K G S H"],
     k: Float[Array, "B K S H"],
-    v: Float[Array, "B K S H"],
+    v: Float[Array, "B K S V"],
     spans: Sequence[Span],
     attended: Attended,
-    d_out: Float[Array, "B K G S H"],
-    d_spans: Sequence[tuple[Float[Array, "_ K _ H"], Float[Array, "_ K _ H"]]],
+    d_out: Float[Array, "B K G S V"],
+    d_spans: Sequence[tuple[Float[Array, "_ K _ _"], ...]],
     *,
     window: int | None = None,
 ) -> Cotangents:
@@ -277,7 +301,7 @@ def attend_backward(
         spans: those that it was given.
         attended: what it returned.
         d_out: gradient with respect to its output.
-        d_spans: what has flowed to the keys and the values of each span so far, in at least float32.
+        d_spans: what has flowed to the buffers of each span so far, in at least float32.
         window: that which it was given. Sinks are in what it returned.
 
     Returns:
@@ -307,11 +331,14 @@ def attend_backward(
         return lax.dynamic_update_slice_in_dim(buffer, update, index * block_of(buffer.shape[2]), 2)
 
     def step(queries, reach: _Reach, index, carry):
-        d_q, d_keys, d_values = carry
-        k, v = _block(reach.span.keys, index), _block(reach.span.values, index)
+        d_q, d_keys, *d_values = carry
+        keys, values = _pair(reach.span, index, v)
         q, d_out, logsumexp, delta = queries
-        more_q, d_k, d_v = gradients(q, d_out, logsumexp, delta, k, v, reach.seen(index))
-        return d_q + more_q, add(d_keys, index, d_k), add(d_values, index, d_v)
+        more_q, d_k, d_v = gradients(q, d_out, logsumexp, delta, keys, values, reach.seen(index))
+        if not d_values:
+            d_k = d_k.at[..., : d_v.shape[-1]].add(d_v)
+        added = [add(buffer, index, d) for buffer, d in zip((d_keys, *d_values), (d_k, d_v), strict=False)]
+        return d_q + more_q, *added
 
     queries = q, d_out, logsumexp, delta
     d_q, d_k, d_v = gradients(q, d_out, logsumexp, delta, k, v, _causal(q.shape[3], window))

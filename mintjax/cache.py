@@ -9,7 +9,7 @@ from flax import struct
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int, Int32
 
-from mintjax.attention import BLOCK, Span
+from mintjax.attention import BLOCK, Span, span_of
 from mintjax.models.config import ModelConfig
 from mintjax.policy import Policy
 
@@ -19,24 +19,23 @@ class ContextOverflowError(ValueError):
 
 
 class State(struct.PyTreeNode):
-    """Keys and values of every token so far of B rows, and what the next token is predicted from.
+    """What attention keeps of every token so far of B rows, and what the next token is predicted from.
 
     ``length`` is the only truth about how full a row is: masks and positions are derived from it, and what stands at
     or past it is never read. N is the capacity, a multiple of ``BLOCK``; L the number of layers.
 
     Attributes:
-        keys: a layer each, ``[B, K, N, H]``; rotated.
-        values: a layer each, ``[B, K, N, H]``.
+        buffers: for each layer its keys, rotated, and its values; or latents alone, which are both
+            (``ModelConfig.cached``).
         length: tokens in each row.
         hidden: final hidden state at the last token; nan where there is none, at length 0 and after :func:`truncate`.
         version: ``policy.version`` of the policy that filled the cache.
         overflow: rows that were given more tokens than their capacity; what did not fit was not written.
         prefix: what the rows go on from, with R rows of which each is shared by the next B / R rows (:func:`fork`).
-            ``length`` and ``keys`` are then of the tokens after it. None where rows begin here.
+            ``length`` and ``buffers`` are then of the tokens after it. None where rows begin here.
     """
 
-    keys: tuple[Float[Array, "B K N H"], ...]
-    values: tuple[Float[Array, "B K N H"], ...]
+    buffers: tuple[tuple[Float[Array, "B K N _"], ...], ...]
     length: Int32[Array, " B"]
     hidden: Float[Array, "B D"]
     version: Int32[Array, ""]
@@ -46,7 +45,7 @@ class State(struct.PyTreeNode):
     @property
     def capacity(self) -> int:
         """Tokens that a row has room for, besides those of its prefix."""
-        return self.keys[0].shape[2]
+        return self.buffers[0][0].shape[2]
 
     @property
     def position(self) -> Int32[Array, " B"]:
@@ -58,8 +57,8 @@ class State(struct.PyTreeNode):
 
     @property
     def cache_bytes(self) -> int:
-        """What the keys and values take, those of the prefixes included."""
-        return sum(x.nbytes for link in self.lineage for x in (*link.keys, *link.values))
+        """What the buffers take, those of the prefixes included."""
+        return sum(x.nbytes for link in self.lineage for x in jax.tree.leaves(link.buffers))
 
     @property
     def lineage(self) -> "list[State]":
@@ -69,7 +68,7 @@ class State(struct.PyTreeNode):
     def spans(self, layer: int, *, own: bool = True) -> list[Span]:
         """What a layer's attention sees: the prefixes, then the rows' own tokens unless there are known to be none."""
         seen = self.lineage if own else self.lineage[:-1]
-        return [Span(state.keys[layer], state.values[layer], state.length) for state in seen]
+        return [span_of(state.buffers[layer], state.length) for state in seen]
 
 
 def row_capacity(state: State) -> int:
@@ -110,16 +109,15 @@ def init_state(policy: Policy, batch: int, capacity: int) -> State:
         >>> state = init_state(policy, batch=1, capacity=bucket(200))
     """
     config, base = policy.config, policy.base
-    shape = (batch, config.num_kv_heads, -(-capacity // BLOCK) * BLOCK, config.head_dim)
-    dtype = base["layers"][0]["k"].dtype
+    size = -(-capacity // BLOCK) * BLOCK
+    dtype = base["layers"][0]["o"].dtype
     accumulate = jnp.promote_types(dtype, jnp.float32)
 
     def buffers() -> tuple[Array, ...]:
-        return tuple(jnp.zeros(shape, dtype) for _ in range(config.num_layers))
+        return tuple(jnp.zeros((batch, heads, size, width), dtype) for heads, width in config.cached)
 
     return State(
-        keys=buffers(),
-        values=buffers(),
+        buffers=tuple(buffers() for _ in range(config.num_layers)),
         length=jnp.zeros(batch, jnp.int32),
         hidden=jnp.full((batch, config.hidden_size), jnp.nan, accumulate),
         version=policy.version,
@@ -141,15 +139,14 @@ def fork(state: State, fan: int, capacity: int) -> State:
     Example:
         >>> group = fork(extend(policy, prompt, state), fan=8, capacity=bucket(64))
     """
-    shape = list(state.keys[0].shape)
-    shape[0], shape[2] = shape[0] * fan, -(-capacity // BLOCK) * BLOCK
-    keys, values = (
-        tuple(jnp.zeros(shape, x.dtype) for x in xs) for xs in (state.keys, state.values)
-    )
+    rows, size = state.length.size * fan, -(-capacity // BLOCK) * BLOCK
+
+    def empty(x: Array) -> Array:
+        return jnp.zeros((rows, x.shape[1], size, x.shape[3]), x.dtype)
+
     return state.replace(
-        keys=keys,
-        values=values,
-        length=jnp.zeros(shape[0], jnp.int32),
+        buffers=jax.tree.map(empty, state.buffers),
+        length=jnp.zeros(rows, jnp.int32),
         hidden=jnp.repeat(state.hidden, fan, 0),
         overflow=jnp.repeat(state.overflow, fan),
         prefix=state,
@@ -175,10 +172,7 @@ def grow(state: State, capacity: int) -> State:
             f"capacity: expected at least the present {state.capacity}, got {capacity}"
         )
     pad = ((0, 0), (0, 0), (0, more), (0, 0))
-    return state.replace(
-        keys=tuple(jnp.pad(x, pad) for x in state.keys),
-        values=tuple(jnp.pad(x, pad) for x in state.values),
-    )
+    return state.replace(buffers=jax.tree.map(lambda x: jnp.pad(x, pad), state.buffers))
 
 
 def reserve(config: ModelConfig, state: State, tokens: int | Int[np.ndarray, " B"]) -> State:
@@ -272,8 +266,7 @@ def take_rows(
 @jax.jit
 def _take_rows(state: State, rows: Int[ArrayLike, " R"]) -> State:
     return state.replace(
-        keys=tuple(x[rows] for x in state.keys),
-        values=tuple(x[rows] for x in state.values),
+        buffers=jax.tree.map(lambda x: x[rows], state.buffers),
         length=state.length[rows],
         hidden=state.hidden[rows],
         overflow=state.overflow[rows],

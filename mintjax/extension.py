@@ -75,7 +75,7 @@ def run_segment(
     # A row that does not move reads nothing: the blocks that are read end with the longest row that does.
     seen = state.replace(length=jnp.where(length > 0, state.length, 0))
     residual = embed(config, policy.base, tokens)
-    keys, values = [], []
+    buffers = []
     for i, weights in enumerate(policy.base["layers"]):
         adapter = layer_adapter(policy.adapter, i)
         q, k, v = queries_keys_values(config, lora, weights, adapter, residual, ropes[i])
@@ -85,14 +85,14 @@ def run_segment(
         # Nothing but this sum tells the compiler that the cache is read before it is written; without it, on CPU, a
         # loop over this function copies every buffer at every step.
         read_first = 0 * out.reshape(-1)[0]
-        keys.append(write(state.keys[i], k + read_first, slots))
-        values.append(write(state.values[i], v + read_first, slots))
+        # Values that are part of the keys have no buffer of their own.
+        pairs = zip(state.buffers[i], (k, v), strict=False)
+        buffers.append(tuple(write(buffer, x + read_first, slots) for buffer, x in pairs))
     hidden = final_norm(config, policy.base, residual)
     last = jnp.take_along_axis(hidden, jnp.maximum(length - 1, 0)[:, None, None], 1)[:, 0]
     end = state.length + length
     return hidden, state.replace(
-        keys=tuple(keys),
-        values=tuple(values),
+        buffers=tuple(buffers),
         length=jnp.minimum(end, state.capacity).astype(jnp.int32),
         hidden=jnp.where(length[:, None] > 0, last, state.hidden),
         version=policy.version,

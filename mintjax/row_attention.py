@@ -28,13 +28,13 @@ def _put(
 def attend_row(
     q: Float[Array, "B K G N H"],
     k: Float[Array, "B K N H"],
-    v: Float[Array, "B K N H"],
+    v: Float[Array, "B K N V"],
     block: int,
     kernel: Kernel = "blockwise",
     *,
     window: int | None = None,
     sinks: Float[Array, " KG"] | None = None,
-) -> Float[Array, "B K G N H"]:
+) -> Float[Array, "B K G N V"]:
     """Causal attention within each row, in memory linear in its length.
 
     Padding at the end of a row needs no mask: no real query looks there.
@@ -88,7 +88,8 @@ def _forward(q, k, v, sinks, block, window):
         return _put(out, part.out, index, block), _put(logsumexp, part.logsumexp, index, block, -1)
 
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
-    empty = jnp.zeros(q.shape, v.dtype), jnp.zeros(q.shape[:-1], accumulate)
+    shape = *q.shape[:-1], v.shape[-1]
+    empty = jnp.zeros(shape, v.dtype), jnp.zeros(q.shape[:-1], accumulate)
     out, logsumexp = _walk(step, empty, size // block)
     return out, (q, k, v, sinks, Attended(out, logsumexp))
 

@@ -5,23 +5,23 @@ from collections.abc import Callable, Sequence
 import jax
 from jaxtyping import Array, Float
 
-from mintjax.attention import Cotangents, Span, attend, attend_backward
+from mintjax.attention import Cotangents, Span, attend, attend_backward, span_of
 from mintjax.attention_kernels import Kernel, platform_attention
 
-# Gradients of the keys and the values of each span.
-_Flowed = Sequence[tuple[Array, Array]]
+# Gradients of the buffers of each span.
+_Flowed = Sequence[tuple[Array, ...]]
 
 
 def attend_segment(
     q: Float[Array, "B K G S H"],
     k: Float[Array, "B K S H"],
-    v: Float[Array, "B K S H"],
+    v: Float[Array, "B K S V"],
     spans: Sequence[Span],
     kernel: Kernel,
     *,
     window: int | None = None,
     sinks: Float[Array, " KG"] | None = None,
-) -> Float[Array, "B K G S H"]:
+) -> Float[Array, "B K G S V"]:
     """Attends from a segment to the spans before it and to itself.
 
     Args:
@@ -47,13 +47,13 @@ def attend_segment(
 def attend_segment_vjp(
     q: Float[Array, "B K G S H"],
     k: Float[Array, "B K S H"],
-    v: Float[Array, "B K S H"],
+    v: Float[Array, "B K S V"],
     spans: Sequence[Span],
     kernel: Kernel,
     *,
     window: int | None = None,
     sinks: Float[Array, " KG"] | None = None,
-) -> tuple[Float[Array, "B K G S H"], Callable[[Array, _Flowed], Cotangents]]:
+) -> tuple[Float[Array, "B K G S V"], Callable[[Array, _Flowed], Cotangents]]:
     """:func:`attend_segment`, and the function that pulls a gradient back through it, to all but the sinks.
 
     Args:
@@ -66,7 +66,7 @@ def attend_segment_vjp(
         sinks: a further score for each query head; for ``"blockwise"`` alone.
 
     Returns:
-        The output; and a function of the output's gradient and of what has flowed to the spans' keys and values so far,
+        The output; and a function of the output's gradient and of what has flowed to the spans' buffers so far,
         which returns those with this segment's share added, and the gradients of q, k and v.
 
     Example:
@@ -85,15 +85,16 @@ def attend_segment_vjp(
 
     def run(q, k, v, cached):
         pairs = zip(cached, spans, strict=True)
-        seen = [Span(keys, values, span.length) for (keys, values), span in pairs]
+        seen = [span_of(buffers, span.length) for buffers, span in pairs]
         return attention(q, k, v, seen)
 
-    out, pull_run = jax.vjp(run, q, k, v, [(span.keys, span.values) for span in spans])
+    out, pull_run = jax.vjp(run, q, k, v, [span.buffers for span in spans])
 
     def pull_and_add(d_out: Array, flowed: _Flowed) -> Cotangents:
         d_q, d_k, d_v, more = pull_run(d_out)
         # The buffers are at least float32, and the sum is theirs.
         pairs = zip(flowed, more, strict=True)
-        return Cotangents(d_q, d_k, d_v, tuple((a + c, b + d) for (a, b), (c, d) in pairs))
+        added = (tuple(a + b for a, b in zip(*pair, strict=True)) for pair in pairs)
+        return Cotangents(d_q, d_k, d_v, tuple(added))
 
     return out, pull_and_add

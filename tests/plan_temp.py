@@ -47,7 +47,7 @@ def compiled_bytes(shapes: Shapes, plan: Plan, rows: int, tokens: int) -> int:
     handed = 0
     if plan.kind == "reverse_only":
         state = jax.eval_shape(partial(init_state, batch=rows, capacity=bucket(tokens)), policy)
-        handed = sum(x.size * x.dtype.itemsize for x in (*state.keys, *state.values))
+        handed = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.buffers))
         lowered = reverse_gradients.lower(
             policy, data, state, inputs, numbers(), loss=Ppo(), remat=plan.remat
         )

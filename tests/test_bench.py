@@ -137,7 +137,7 @@ def test_both_rollouts_sample_the_same_tokens():
 def test_the_scan_costs_its_cache_and_gradient_a_token():
     row = BENCHMARKS["memory_vs_length"].run(1, dataclasses.replace(EPISODE, tokens=512))
     state = init_state(random_policy(CONFIG), 1, 64)
-    cache = sum(x.nbytes for x in (*state.keys, *state.values)) / 64
+    cache = sum(x.nbytes for x in jax.tree.leaves(state.buffers)) / 64
     assert row.other == 2 * cache
     assert abs(row.ratio - 1) < SLOPE_RTOL
 
@@ -216,7 +216,7 @@ def test_operations_are_those_that_xla_counts():
 def test_a_decoding_step_reads_each_weight_that_it_needs_and_the_cache(tied):
     policy = random_policy(dataclasses.replace(CONFIG, tied_head=tied))
     state = init_state(policy, 3, 64)
-    cache = sum(x.nbytes for x in (*state.keys, *state.values))
+    cache = sum(x.nbytes for x in jax.tree.leaves(state.buffers))
     weights = sum(x.nbytes for x in jax.tree.leaves((policy.base, policy.adapter)))
     unread = 0 if tied else policy.base["embed"].nbytes
     assert limits.bytes_of_step(policy, rows=3, length=64) == weights - unread + cache

@@ -1,5 +1,6 @@
 """Extending a state: turn by turn equals one pass, and a cache never lies about what it holds."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def test_what_does_not_fit_is_flagged_and_not_written(policy, streams):
     fuller = extend(policy, segment(streams, [60, 7, 0], [10, 10, 10]), state)
     assert fuller.overflow.tolist() == [True, False, False]
     assert fuller.length.tolist() == [64, 17, 10]
-    for before, after in zip(state.keys, fuller.keys, strict=True):
+    for before, after in zip(jax.tree.leaves(state.buffers), jax.tree.leaves(fuller.buffers), strict=True):
         assert (before[0, :, :60] == after[0, :, :60]).all(), (
             "a write that slid back would have overwritten these"
         )
@@ -162,7 +163,7 @@ def test_attention_refuses_a_ragged_block():
 
 def test_a_row_that_does_not_move_reads_nothing(policy, streams):
     state = extend(policy, segment(streams, [0] * 3, [60, 9, 9]), init_state(policy, 3, 5 * BLOCK))
-    unreadable = state.replace(keys=tuple(x.at[0].set(jnp.nan) for x in state.keys))
+    unreadable = state.replace(buffers=jax.tree.map(lambda x: x.at[0].set(jnp.nan), state.buffers))
     hidden, after = run_segment(policy, Segment(streams[:, :1], np.array([0, 1, 1])), unreadable)
     assert np.isfinite(hidden).all()
     np.testing.assert_array_equal(after.hidden[0], state.hidden[0])
@@ -170,7 +171,7 @@ def test_a_row_that_does_not_move_reads_nothing(policy, streams):
 
 def test_the_first_segment_reads_no_buffer_of_its_own(policy, streams):
     empty = init_state(policy, 3, BLOCK)
-    unreadable = empty.replace(values=tuple(jnp.full_like(x, jnp.nan) for x in empty.values))
+    unreadable = empty.replace(buffers=jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), empty.buffers))
     first = segment(streams, [0] * 3, [9, 5, 9])
     want, _ = run_segment(policy, first, empty)
     got, _ = run_segment(policy, first, unreadable, first=True)

@@ -68,7 +68,7 @@ def test_a_rows_capacity_counts_what_it_shares(states):
     _, forked, copied = states
     assert (row_capacity(forked), row_capacity(copied)) == (20 + 64, 64)
     assert forked.cache_bytes == copied.cache_bytes + forked.prefix.cache_bytes
-    assert copied.cache_bytes == 2 * len(copied.keys) * copied.keys[0].size * 4
+    assert copied.cache_bytes == 2 * len(copied.buffers) * copied.buffers[0][0].size * 4
 
 
 def test_room_is_reserved_for_a_rows_own_tokens_within_the_context_of_all(states):

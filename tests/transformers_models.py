@@ -33,6 +33,14 @@ ROPE = {
         "original_max_position_embeddings": ORIGINAL_CONTEXT,
         "truncate": False,
     },
+    "deepseek yarn": {
+        "rope_type": "yarn",
+        "rope_theta": 10000.0,
+        "factor": FACTOR,
+        "original_max_position_embeddings": ORIGINAL_CONTEXT,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.7,
+    },
     "local and linear": {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
         "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": FACTOR},

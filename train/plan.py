@@ -44,7 +44,7 @@ def with_kernel(plan: Plan, policy: Policy) -> Plan:
     """
     if plan.attention == "auto" and plan.kind != "packed":
         return replace(plan, attention="blockwise")
-    dtype = jnp.dtype(policy.base["layers"][0]["q"].dtype)
+    dtype = jnp.dtype(policy.base["layers"][0]["o"].dtype)
     hardware = hardware_of(policy.base["norm"])
     config = policy.config
     features = config.attention_features

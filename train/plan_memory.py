@@ -145,7 +145,7 @@ def token_bytes(shapes: Shapes) -> TokenBytes:
     accumulate = jnp.promote_types(shapes.dtype, jnp.float32).itemsize
     kinds = [like_layer(config, layer, 1) for layer in range(config.num_layers)]
     kept = {kind: _layer_and_head(shapes._replace(config=kind)) for kind in set(kinds)}
-    numbers = 2 * config.num_kv_heads * config.head_dim * config.num_layers
+    numbers = sum(heads * width for heads, width in config.cached) * config.num_layers
     return TokenBytes(
         layer=max(layer for layer, _ in kept.values()),
         layers=sum(kept[kind][0] for kind in kinds),

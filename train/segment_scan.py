@@ -163,11 +163,11 @@ def _run_level(
 class _Walk(NamedTuple):
     """What the backward pass carries from a segment to the one before it.
 
-    ``caches`` holds what flows to each level's cache: a layer's keys and values, for all layers.
+    ``caches`` holds what flows to each level's cache: a layer's buffers, for all layers.
     """
 
     adapter: Adapter
-    caches: tuple[tuple[tuple[Array, Array], ...], ...]
+    caches: tuple[tuple[tuple[Array, ...], ...], ...]
     logprobs: Float[Array, "T P *K"]
 
 
@@ -195,7 +195,7 @@ def walk_back(
     states = scan.state.lineage
     zeros = partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, dtype)))
     adapter = zeros(scan.adapter)
-    caches = tuple(zeros(tuple(zip(state.keys, state.values, strict=True))) for state in states)
+    caches = tuple(zeros(state.buffers) for state in states)
     found = []
     for level in reversed(range(len(states))):
         segments = scan.levels[level]
@@ -250,17 +250,16 @@ def _segment_backward(
         out, pull_attention = attend_segment_vjp(q, k, v, spans, kernel, **options)
         residual, pull_end = jax.vjp(end_layer(policy, i), layer_adapter(adapter, i), residual, out)
 
-        def pull(cotangent: Array, d_spans: list[tuple[Array, Array]]):
+        def pull(cotangent: Array, d_spans: list[tuple[Array, ...]]):
             d_end, d_residual, d_out = pull_end(cotangent)
             grads = pull_attention(d_out, d_spans[: len(spans)])
             d_spans = [*grads.spans, *d_spans[len(spans) :]]
             # Every later segment has added to the slots of this one by now. They are read where the attention has
             # left them, though it has not touched them: read before it, the buffers would be copied at every step.
-            d_keys, d_values = d_spans[-1]
-            d_k, d_v = grads.k + read(d_keys, slots), grads.v + read(d_values, slots)
-            d_q_k_v = tuple(
-                d.astype(x.dtype) for d, x in zip((grads.q, d_k, d_v), q_k_v, strict=True)
-            )
+            later = [read(buffer, slots) for buffer in d_spans[-1]]
+            d_k, *d_v = (own + d for own, d in zip((grads.k, grads.v), later, strict=False))
+            own = grads.q, d_k, *(d_v or [grads.v])
+            d_q_k_v = tuple(d.astype(x.dtype) for d, x in zip(own, q_k_v, strict=True))
             d_start, more = pull_start(d_q_k_v)
             return add_trees(d_end, d_start), d_residual + more, d_spans
 

@@ -40,7 +40,7 @@ class Conversation:
     @property
     def bytes(self) -> int:
         """Memory of the cache."""
-        return sum(x.nbytes for x in (*self.state.keys, *self.state.values))
+        return self.state.cache_bytes
 
     def after(self, state: State) -> "Conversation":
         """The same with a state that has gone on; what it went on by is for :meth:`LiveCaches.keep`."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from mintjax.models.expert_config import ExpertsConfig
+from mintjax.models.latent_config import LatentConfig
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class ModelConfig:
         post_norms: whether attention and MLP have a norm behind them too.
         embed_scale: what embeddings are multiplied by, in the embedding's dtype.
         experts: what takes the place of the gated MLP, in the layers that it does not leave dense.
+        latent: what takes the place of grouped-query attention; ``num_kv_heads`` is then 1, for all heads see the same
+            latents, and ``head_dim`` what is rotated of a head.
     """
 
     name: str
@@ -75,6 +78,7 @@ class ModelConfig:
     post_norms: bool = False
     embed_scale: float = 1.0
     experts: ExpertsConfig | None = None
+    latent: LatentConfig | None = None
     rope: RopeConfig = field(default_factory=RopeConfig)
 
     def __post_init__(self) -> None:
@@ -95,7 +99,19 @@ class ModelConfig:
     def attention_features(self) -> tuple[str, ...]:
         """What the attention of some layer has beside a causal softmax, in words."""
         windows = any(window is not None for window in self.windows)
-        return ("sliding windows",) * windows + ("attention sinks",) * self.sinks
+        latents = self.latent is not None
+        return (
+            ("sliding windows",) * windows
+            + ("attention sinks",) * self.sinks
+            + ("latent attention",) * latents
+        )
+
+    @property
+    def cached(self) -> tuple[tuple[int, int], ...]:
+        """What a layer's cache holds of a token: heads, and numbers a head, of each of its buffers."""
+        if self.latent is not None:
+            return ((1, self.latent.cached),)
+        return ((self.num_kv_heads, self.head_dim),) * 2
 
     def window_of(self, layer: int) -> int | None:
         """Tokens that a query of a layer sees at most; None is all before it."""

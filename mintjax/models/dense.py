@@ -16,6 +16,7 @@ from mintjax.adapters import Adapter, LoraConfig, linear, linear_shapes
 from mintjax.models.config import ModelConfig
 from mintjax.models.expert_config import FLOAT32_WEIGHTS
 from mintjax.models.experts import run_experts
+from mintjax.models.latents import latent_queries_keys_values, values_of
 from mintjax.models.rope import apply_rope
 
 Weights = dict[str, Any]
@@ -34,6 +35,8 @@ class DecoderLayer(nnx.Module):
         if config.post_norms:
             self.attn_post_norm = nnx.Param(ones(config.hidden_size))
             self.mlp_post_norm = nnx.Param(ones(config.hidden_size))
+        for name, size in ({} if config.latent is None else config.latent.norm_sizes()).items():
+            setattr(self, name, nnx.Param(ones(size)))
         if config.qk_norm:
             self.q_norm = nnx.Param(ones(config.head_dim))
             self.k_norm = nnx.Param(ones(config.head_dim))
@@ -128,7 +131,7 @@ def queries_keys_values(
     adapter: Adapter,
     residual: Float[Array, "B S D"],
     rope: tuple[Float[Array, "B S half"], Float[Array, "B S half"]],
-) -> tuple[Float[Array, "B K G S H"], Float[Array, "B K S H"], Float[Array, "B K S H"]]:
+) -> tuple[Float[Array, "B K G S H"], Float[Array, "B K S H"], Float[Array, "B K S V"]]:
     """The first half of a layer: norm, projections, q/k norm, rotation.
 
     Args:
@@ -141,10 +144,24 @@ def queries_keys_values(
 
     Returns:
         Queries grouped by the key head they share (G = query heads a key head), keys and values, all in the weights'
-        dtype: that is what a cache stores, so fresh and cached keys are the same numbers.
+        dtype: that is what a cache stores, so fresh and cached keys are the same numbers. Of latent attention, what
+        :func:`mintjax.models.latents.latent_queries_keys_values` has in their place.
     """
     batch, size, _ = residual.shape
     x = _norm(config, residual, weights["attn_norm"])
+    dtype = weights["o"].dtype
+    if (latent := config.latent) is not None:
+        q, k, v = latent_queries_keys_values(
+            latent,
+            lora,
+            weights,
+            adapter,
+            x,
+            rope,
+            partial(_project, lora, weights, adapter),
+            lambda name, x: rms_norm(x, weights[name], latent.norm_eps),
+        )
+        return (q * config.query_scale).astype(dtype), k.astype(dtype), v.astype(dtype)
 
     def project(name: str) -> Float[Array, "B S heads H"]:
         y = _project(lora, weights, adapter, name, x)
@@ -154,7 +171,6 @@ def queries_keys_values(
     if config.qk_norm:
         q, k = _norm(config, q, weights["q_norm"]), _norm(config, k, weights["k_norm"])
     q, k = apply_rope(q, *rope) * config.query_scale, apply_rope(k, *rope)
-    dtype = weights["q"].dtype
     q = q.reshape(batch, size, config.num_kv_heads, -1, config.head_dim).transpose(0, 2, 3, 1, 4)
     return (
         q.astype(dtype),
@@ -174,11 +190,14 @@ def finish_layer(
     weights: Weights,
     adapter: Adapter,
     residual: Float[Array, "B S D"],
-    attended: Float[Array, "B K G S H"],
+    attended: Float[Array, "B K G S V"],
 ) -> Float[Array, "B S D"]:
     """The second half of a layer: output projection, and the gated MLP or the experts behind their norm."""
     batch, size, _ = residual.shape
-    attended = attended.transpose(0, 3, 1, 2, 4).reshape(batch, size, -1)
+    attended = attended.transpose(0, 3, 1, 2, 4)
+    if config.latent is not None:
+        attended = values_of(config.latent, lora, weights, adapter, attended[:, :, 0])
+    attended = attended.reshape(batch, size, -1)
 
     project = partial(_project, lora, weights, adapter)
     behind = project("o", attended)

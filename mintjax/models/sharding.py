@@ -27,6 +27,13 @@ _RULES: dict[str, tuple[str | None, ...]] = {
     "q_norm": (None,),
     "k_norm": (None,),
     "sinks": ("tensor",),
+    # All heads need the whole latent.
+    "q_a": (None, "fsdp"),
+    "q_a_norm": (None,),
+    "q_b": ("tensor", None),
+    "kv_a": (None, "fsdp"),
+    "kv_a_norm": (None,),
+    "kv_b": ("tensor", None),
     "q_bias": ("tensor",),
     "k_bias": ("tensor",),
     "v_bias": ("tensor",),

@@ -16,6 +16,12 @@ def nothing_else(fields: Fields) -> Iterable[str]:
     return ()
 
 
+def all_used(config: ModelConfig, tensor: str) -> bool:
+    """Every tensor is a weight."""
+    del config, tensor
+    return False
+
+
 @dataclass(frozen=True)
 class Family:
     """How the checkpoints of a family are read.
@@ -34,7 +40,7 @@ class Family:
         packed: where checkpoints have a weight among several in one tensor: instead of its own, or always.
         top: the same of what stands outside the layers.
         layer: what comes before a layer's number.
-        unused: how the names of tensors begin that are of parts which are not run.
+        unused: whether a tensor is of a part that is not run, by its name.
         problems: what else of the fields is not implemented, in words.
     """
 
@@ -48,7 +54,7 @@ class Family:
     weights: Mapping[str, str]
     top: Mapping[str, str]
     layer: str = "model.layers."
-    unused: tuple[str, ...] = ()
+    unused: Callable[[ModelConfig, str], bool] = all_used
     packed: Mapping[str, Stored] = field(default_factory=dict)
     problems: Callable[[Fields], Iterable[str]] = nothing_else
 

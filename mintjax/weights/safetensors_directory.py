@@ -67,7 +67,7 @@ def load_directory(
         present = {
             tensor
             for tensor in homes
-            if not (_DERIVED.fullmatch(tensor) or tensor.startswith(family.unused))
+            if not _DERIVED.fullmatch(tensor) and not family.unused(config, tensor)
         }
         head, table = family.tensor_name("unembed"), family.tensor_name("embed")
         if config.tied_head and head in present:

@@ -16,6 +16,18 @@ ATTENTION = {
     "o": "self_attn.o_proj.weight",
 }
 
+LATENT_ATTENTION = {
+    "attn_norm": "input_layernorm.weight",
+    "q": "self_attn.q_proj.weight",
+    "q_a": "self_attn.q_a_proj.weight",
+    "q_a_norm": "self_attn.q_a_layernorm.weight",
+    "q_b": "self_attn.q_b_proj.weight",
+    "kv_a": "self_attn.kv_a_proj_with_mqa.weight",
+    "kv_a_norm": "self_attn.kv_a_layernorm.weight",
+    "kv_b": "self_attn.kv_b_proj.weight",
+    "o": "self_attn.o_proj.weight",
+}
+
 QKV_BIAS = {
     "q_bias": "self_attn.q_proj.bias",
     "k_bias": "self_attn.k_proj.bias",
@@ -36,6 +48,14 @@ EXPERTS = {
     "experts_gate": "mlp.experts.*.gate_proj.weight",
     "experts_up": "mlp.experts.*.up_proj.weight",
     "experts_down": "mlp.experts.*.down_proj.weight",
+}
+
+CORRECTED_ROUTER = {"router_correction": "mlp.gate.e_score_correction_bias"}
+
+SHARED_EXPERTS = {
+    "shared_gate": "mlp.shared_experts.gate_proj.weight",
+    "shared_up": "mlp.shared_experts.up_proj.weight",
+    "shared_down": "mlp.shared_experts.down_proj.weight",
 }
 
 # transformers' own layout since version 5, which save_pretrained(save_original_format=False) writes.

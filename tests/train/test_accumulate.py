@@ -108,8 +108,8 @@ def accumulated(config, parts, rollouts):
 def bytes_of(state):
     """What a state holds of its rows, and of what each group begins with."""
     assert state.prefix.prefix is None and state.length.size == SIZE * state.prefix.length.size
-    own, shared = state.keys[0].shape, state.prefix.keys[0].shape
-    return 2 * len(state.keys) * (np.prod(own) + np.prod(shared)) * 4
+    own, shared = state.buffers[0][0].shape, state.prefix.buffers[0][0].shape
+    return 2 * len(state.buffers) * (np.prod(own) + np.prod(shared)) * 4
 
 
 def test_groups_in_flight_change_no_token(played):
@@ -125,7 +125,7 @@ def test_groups_in_flight_change_no_token(played):
             assert [turn.reward for turn in got.turns] == [turn.reward for turn in want.turns]
             sampled = want.sampled
             assert np.abs(got.logprobs[sampled] - want.logprobs[sampled]).max() < LOGPROBS
-        shapes = {wave.state.keys[0].shape[0] for wave in rollouts}
+        shapes = {wave.state.length.size for wave in rollouts}
         assert shapes == {in_flight * SIZE}, "a smaller last wave is filled up"
         assert sum(wave.stats.sampled_tokens for wave in rollouts) == stats.sampled_tokens
         # Groups that happen to begin alike share that in one wave alone.
@@ -237,7 +237,7 @@ def test_no_cache_outlives_its_groups(tmp_path, parts, monkeypatch, plan):
         played = sampled(*args, **kwargs)
         assert len(played.episodes) == 3
         sizes.append(bytes_of(played.state))
-        caches.extend(weakref.ref(x) for x in (*played.state.keys, *played.state.values))
+        caches.extend(weakref.ref(x) for x in jax.tree.leaves(played.state.buffers))
         return played
 
     monkeypatch.setattr(mintjax.train.loop, "rollout", watched)

@@ -3,7 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mintjax.weights.families import gemma3, gpt_oss, llama3, qwen2_5, qwen3, qwen3_moe
+from mintjax.weights.families import (
+    deepseek_v3,
+    gemma3,
+    gpt_oss,
+    kimi_k2,
+    llama3,
+    qwen2_5,
+    qwen3,
+    qwen3_moe,
+)
 from mintjax.weights.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -14,6 +23,8 @@ FAMILIES: tuple[Family, ...] = (
     gemma3.MULTIMODAL,
     qwen3_moe.FAMILY,
     gpt_oss.FAMILY,
+    deepseek_v3.FAMILY,
+    kimi_k2.FAMILY,
 )
 
 

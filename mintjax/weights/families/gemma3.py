@@ -147,5 +147,5 @@ MULTIMODAL = Family(
     weights=FAMILY.weights,
     top={key: f"language_model.{name}" for key, name in FAMILY.top.items()},
     layer=f"language_model.{FAMILY.layer}",
-    unused=("vision_tower.", "multi_modal_projector."),
+    unused=lambda _, tensor: tensor.startswith(("vision_tower.", "multi_modal_projector.")),
 )
