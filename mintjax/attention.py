@@ -57,6 +57,10 @@ class Span(NamedTuple):
         """Slots that are read at a time."""
         return block_of(self.keys.shape[2])
 
+    def values_like(self, v: Float[Array, "B K S V"]) -> Float[Array, "R K N V"]:
+        """The values, of the width of others."""
+        return self.keys[..., : v.shape[-1]] if self.values is None else self.values
+
     @property
     def buffers(self) -> tuple[Float[Array, "R K N _"], ...]:
         """The arrays that there are."""
@@ -70,8 +74,8 @@ def span_of(buffers: Sequence[Float[Array, "R K N _"]], length: Int[Array, " R"]
         >>> span_of((keys, values), length).block
         64
     """
-    keys, values = (*buffers, None)[:2]
-    return Span(keys, values, length)
+    keys, *values = buffers
+    return Span(keys, values[0] if values else None, length)
 
 
 class Attended(NamedTuple):
@@ -337,7 +341,10 @@ def attend_backward(
         more_q, d_k, d_v = gradients(q, d_out, logsumexp, delta, keys, values, reach.seen(index))
         if not d_values:
             d_k = d_k.at[..., : d_v.shape[-1]].add(d_v)
-        added = [add(buffer, index, d) for buffer, d in zip((d_keys, *d_values), (d_k, d_v), strict=False)]
+        added = [
+            add(buffer, index, d)
+            for buffer, d in zip((d_keys, *d_values), (d_k, d_v), strict=False)
+        ]
         return d_q + more_q, *added
 
     queries = q, d_out, logsumexp, delta

@@ -278,7 +278,7 @@ def _seen(spans: Sequence[Span], batch: int) -> Bool[Array, "B N"]:
 def _joined(spans: Sequence[Span], k: Array, v: Array) -> tuple[Array, Array]:
     """The spans, each whole, and behind them the segment's own keys and values."""
     keys = [_for_each(span.keys, len(k)) for span in spans]
-    values = [_for_each(span.values, len(v)) for span in spans]
+    values = [_for_each(span.values_like(v), len(v)) for span in spans]
     return jnp.concatenate([*keys, k], 2), jnp.concatenate([*values, v], 2)
 
 

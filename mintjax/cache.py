@@ -114,7 +114,9 @@ def init_state(policy: Policy, batch: int, capacity: int) -> State:
     accumulate = jnp.promote_types(dtype, jnp.float32)
 
     def buffers() -> tuple[Array, ...]:
-        return tuple(jnp.zeros((batch, heads, size, width), dtype) for heads, width in config.cached)
+        return tuple(
+            jnp.zeros((batch, heads, size, width), dtype) for heads, width in config.cached
+        )
 
     return State(
         buffers=tuple(buffers() for _ in range(config.num_layers)),

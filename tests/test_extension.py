@@ -91,7 +91,9 @@ def test_what_does_not_fit_is_flagged_and_not_written(policy, streams):
     fuller = extend(policy, segment(streams, [60, 7, 0], [10, 10, 10]), state)
     assert fuller.overflow.tolist() == [True, False, False]
     assert fuller.length.tolist() == [64, 17, 10]
-    for before, after in zip(jax.tree.leaves(state.buffers), jax.tree.leaves(fuller.buffers), strict=True):
+    for before, after in zip(
+        jax.tree.leaves(state.buffers), jax.tree.leaves(fuller.buffers), strict=True
+    ):
         assert (before[0, :, :60] == after[0, :, :60]).all(), (
             "a write that slid back would have overwritten these"
         )
@@ -171,7 +173,9 @@ def test_a_row_that_does_not_move_reads_nothing(policy, streams):
 
 def test_the_first_segment_reads_no_buffer_of_its_own(policy, streams):
     empty = init_state(policy, 3, BLOCK)
-    unreadable = empty.replace(buffers=jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), empty.buffers))
+    unreadable = empty.replace(
+        buffers=jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), empty.buffers)
+    )
     first = segment(streams, [0] * 3, [9, 5, 9])
     want, _ = run_segment(policy, first, empty)
     got, _ = run_segment(policy, first, unreadable, first=True)

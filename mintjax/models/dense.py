@@ -4,7 +4,7 @@ The modules say what there is (names, shapes, initial values); every computation
 functions below, which take one layer's weights as a plain dict. Linears are stored ``[out, in]``, as checkpoints are.
 """
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from mintjax.adapters import Adapter, LoraConfig, linear, linear_shapes
-from mintjax.models.config import ModelConfig
+from mintjax.models.config import ModelConfig, like_layer
 from mintjax.models.expert_config import FLOAT32_WEIGHTS
 from mintjax.models.experts import run_experts
 from mintjax.models.latents import latent_queries_keys_values, values_of
@@ -97,6 +97,13 @@ def init_weights(config: ModelConfig, key: Key[Array, ""], dtype: Any = jnp.floa
 
 def weight_shapes(config: ModelConfig, dtype: Any = jnp.float32) -> Weights:
     """The same tree as :func:`init_weights` with ``jax.ShapeDtypeStruct`` leaves: what a checkpoint must hold."""
+    # Tracing all layers of a deep model takes half a minute, and they are of few kinds.
+    models = [_one_layer_shapes(like_layer(config, i, 1), dtype) for i in range(config.num_layers)]
+    return models[0] | {"layers": tuple(model["layers"][0] for model in models)}
+
+
+@cache
+def _one_layer_shapes(config: ModelConfig, dtype: Any) -> Weights:
     return jax.eval_shape(lambda: weights_of(Decoder(config, dtype=dtype, rngs=nnx.Rngs(0))))
 
 
