@@ -165,7 +165,9 @@ def test_attention_refuses_a_ragged_block():
 
 def test_a_row_that_does_not_move_reads_nothing(policy, streams):
     state = extend(policy, segment(streams, [0] * 3, [60, 9, 9]), init_state(policy, 3, 5 * BLOCK))
-    unreadable = state.replace(buffers=jax.tree.map(lambda x: x.at[0].set(jnp.nan), state.buffers))
+    unreadable = state.replace(
+        buffers=tuple((keys.at[0].set(jnp.nan), values) for keys, values in state.buffers)
+    )
     hidden, after = run_segment(policy, Segment(streams[:, :1], np.array([0, 1, 1])), unreadable)
     assert np.isfinite(hidden).all()
     np.testing.assert_array_equal(after.hidden[0], state.hidden[0])
@@ -174,7 +176,7 @@ def test_a_row_that_does_not_move_reads_nothing(policy, streams):
 def test_the_first_segment_reads_no_buffer_of_its_own(policy, streams):
     empty = init_state(policy, 3, BLOCK)
     unreadable = empty.replace(
-        buffers=jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), empty.buffers)
+        buffers=tuple((keys, jnp.full_like(values, jnp.nan)) for keys, values in empty.buffers)
     )
     first = segment(streams, [0] * 3, [9, 5, 9])
     want, _ = run_segment(policy, first, empty)
