@@ -8,7 +8,7 @@ CONFIG := configs/count_down.yaml
 RUN    := runs/count_down
 BENCHES := $(basename $(notdir $(wildcard tests/bench/[a-z]*.py)))
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test test-all check format bench clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/mintjax train $(CONFIG)
@@ -17,6 +17,9 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/develop.stamp
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
+
+test-all: $(VENV)/develop.stamp
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal -m "wide or not wide"
 
 check: $(VENV)/develop.stamp
 	$(BIN)/ruff format --check

@@ -14,6 +14,10 @@ MLP_LINEARS = ("gate", "up", "down")
 LATENT_LINEARS = ("q_a", "q_b", "kv_a", "kv_b")
 EXPERT_LINEARS = tuple(f"{kind}_{name}" for kind in ("experts", "shared") for name in MLP_LINEARS)
 
+_OUTSIDE = (
+    2**31 - 1
+)  # takes the place of a layer's number in the key of what stands outside of all layers
+
 # One linear's adapter is {"a": [r, in], "b": [out, r]}, stacked over a layer's experts where each has this linear; a whole adapter is {"layers": ({"q": ..., ...}, ...)} and, where
 # the unembedding is trained, {"unembed": ...} beside it.
 Adapter = dict
@@ -116,7 +120,7 @@ def init_adapter(
     adapter: Adapter = {"layers": tuple(map(one_layer, range(config.num_layers)))}
     if lora.train_unembed:
         adapter["unembed"] = pair(
-            jax.random.fold_in(key, config.num_layers), (config.vocab_size, config.hidden_size)
+            jax.random.fold_in(key, _OUTSIDE), (config.vocab_size, config.hidden_size)
         )
     return adapter
 

@@ -12,6 +12,7 @@ CONTEXT = int(ORIGINAL_CONTEXT * FACTOR)
 
 ROPE = {
     "default": {"rope_type": "default", "rope_theta": 10000.0},
+    "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": FACTOR},
     "llama3": {
         "rope_type": "llama3",
         "rope_theta": 10000.0,

@@ -103,13 +103,13 @@ def long_episode(size: EpisodeSize, runs: int) -> Figures:
 
 
 def cache_and_gradient(config: ModelConfig) -> int:
-    """Bytes a token of a float32 cache and its float32 gradient: keys and values of every layer, twice.
+    """Bytes a token of a float32 cache and its float32 gradient: what every layer caches, twice.
 
     Example:
         >>> cache_and_gradient(SMALL)
         8192
     """
-    return 2 * 2 * config.num_layers * config.num_kv_heads * config.head_dim * 4
+    return 2 * config.num_layers * sum(heads * size for heads, size in config.cached) * 4
 
 
 def temporary(policy: Policy, batch: Batch, plan: Plan, state: State | None = None) -> int:

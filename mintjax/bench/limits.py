@@ -90,8 +90,8 @@ def bytes_of_step(policy: Policy, rows: int, length: int) -> int:
     read = base if config.tied_head else {k: v for k, v in base.items() if k != "embed"}
     weights = sum(x.nbytes for x in jax.tree.leaves((read, policy.adapter)))
     width = base["embed"].dtype.itemsize
-    cache = 2 * config.num_layers * config.num_kv_heads * config.head_dim * width
-    return weights + rows * length * cache
+    cache = config.num_layers * sum(heads * size for heads, size in config.cached)
+    return weights + rows * length * cache * width
 
 
 def operations_of_step(policy: Policy, batch: Batch) -> int:
