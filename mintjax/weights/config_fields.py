@@ -6,6 +6,7 @@ from typing import Any
 from mintjax.models.config import ModelConfig
 from mintjax.weights.family import Family, Fields
 from mintjax.weights.rope_fields import read_rope
+from mintjax.weights.scaled import scaled_problems
 
 DECODER_REQUIRED = frozenset(
     {
@@ -103,6 +104,9 @@ def refuse_features(family: Family, fields: Fields, name: str) -> None:
     understood = family.required | family.read | HARMLESS
     for key, value in fields.items():
         if value is None or key in understood:
+            continue
+        if key == "quantization_config":
+            problems += scaled_problems(value)
             continue
         if key not in family.absent:
             problems.append(f"{key}={value!r} (unknown)")

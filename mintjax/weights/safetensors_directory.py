@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from mintjax.models.config import ModelConfig
 from mintjax.weights.config_json import model_config
 from mintjax.weights.families import family_of
+from mintjax.weights.scaled import read_float8, unscaled
 from mintjax.weights.tensors import assemble_base
 
 _SINGLE = "model.safetensors"
@@ -59,14 +60,18 @@ def load_directory(
             absent = expected - set(opened.keys())
             if absent:
                 raise ValueError(f"{path}: {_INDEX} says that it holds {sorted(absent)[:8]}")
-            homes |= dict.fromkeys(opened.keys(), opened)
+            homes |= dict.fromkeys(opened.keys(), (path, opened))
 
-        def read(tensor: str) -> np.ndarray:
-            return homes[tensor].get_tensor(tensor)
+        def read_stored(tensor: str) -> np.ndarray:
+            path, opened = homes[tensor]
+            if opened.get_slice(tensor).get_dtype() == "F8_E4M3":
+                return read_float8(path, tensor)
+            return opened.get_tensor(tensor)
 
+        names, read = unscaled(fields.get("quantization_config"), homes, read_stored)
         present = {
             tensor
-            for tensor in homes
+            for tensor in names
             if not _DERIVED.fullmatch(tensor) and not family.unused(config, tensor)
         }
         head, table = family.tensor_name("unembed"), family.tensor_name("embed")

@@ -39,6 +39,12 @@ PUBLISHED = {
     "num_hidden_layers": 61,
     "pretraining_tp": 1,
     "q_lora_rank": 1536,
+    "quantization_config": {
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "quant_method": "fp8",
+        "weight_block_size": [128, 128],
+    },
     "qk_nope_head_dim": 128,
     "qk_rope_head_dim": 64,
     "rms_norm_eps": 1e-06,

@@ -136,7 +136,7 @@ TINY_FAMILIES = {
         refused={
             "attention_bias": False,
             "experts_per_token": 2,
-            "quantization_config": {"quant_method": "mxfp4"},
+            "quantization_config": {"quant_method": "bitsandbytes"},
             "swiglu_limit": 3.0,
             "layer_types": ["chunked_attention"] * 2,
         },

@@ -100,7 +100,7 @@ def test_what_transformers_saves_is_accepted():
         assert config.num_heads * config.head_dim == config.hidden_size or config.qk_norm
 
 
-# As the file of openai/gpt-oss-20b has it, but for its quantization_config.
+# As the file of openai/gpt-oss-20b has it.
 GPT_OSS = {
     "architectures": ["GptOssForCausalLM"],
     "attention_bias": True,
@@ -122,6 +122,10 @@ GPT_OSS = {
     "num_key_value_heads": 8,
     "num_local_experts": 32,
     "output_router_logits": False,
+    "quantization_config": {
+        "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router"],
+        "quant_method": "mxfp4",
+    },
     "rms_norm_eps": 1e-05,
     "rope_scaling": {
         "beta_fast": 32.0,
@@ -156,7 +160,7 @@ def test_gpt_oss():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"quantization_config": {"quant_method": "mxfp4"}}, "quantization_config="),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config=.*awq"),
         ({"experts_per_token": 2}, r"experts_per_token=2 \(only 4"),
         ({"initial_context_length": 8192}, r"initial_context_length=8192 \(only 4096"),
         ({"rope_scaling": None}, "rope_parameters=None"),
@@ -380,7 +384,7 @@ def test_deepseek_mscale_makes_the_attention_factor():
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
         ({"rope_interleaved": True}, "rope_interleaved=True"),
         ({"pretraining_tp": 2}, "pretraining_tp=2"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config=.*fp8"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config=.*gptq"),
         ({"num_local_experts": 8}, "num_local_experts=8 .unknown"),
         ({"logits_scaling": 8.0}, "logits_scaling=8.0 .unknown"),
         ({"auto_map": {"AutoModel": "x"}}, "auto_map=.*unknown"),
