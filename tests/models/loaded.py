@@ -40,15 +40,20 @@ def load_tiny(kind: str, directory: Path, rope: str | None = None) -> Loaded:
     tiny = TINY_FAMILIES[kind]
     model = tiny_model(kind, rope=rope or tiny.ropes[-1], tied=tiny.tied)
     policy = load_policy(saved(model, directory), rank=3, alpha=6, train_unembed=True)
+    policy = policy.replace(adapter=filled_adapter(policy.adapter))
+    fields = json.loads((directory / "config.json").read_text())
+    return Loaded(model, policy, family_of(fields, kind))
+
+
+def filled_adapter(adapter: Any) -> Any:
+    """An adapter that changes something."""
     rng = np.random.default_rng(1)
 
     def filled(pair: Any) -> Any:
         b = 0.3 * rng.standard_normal(pair["b"].shape).astype(np.float32)
         return pair | {"b": jnp.asarray(b * pair["b"].shape[-1] ** -0.5)}
 
-    adapter = jax.tree.map(filled, policy.adapter, is_leaf=lambda x: "b" in x)
-    fields = json.loads((directory / "config.json").read_text())
-    return Loaded(model, policy.replace(adapter=adapter), family_of(fields, kind))
+    return jax.tree.map(filled, adapter, is_leaf=lambda x: "b" in x)
 
 
 def sharing_batch() -> Batch:

@@ -1,5 +1,6 @@
 """An adapter laid onto a transformers model, by hooks or into experts' weights, and its gradient by PyTorch."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -35,23 +36,28 @@ def lora_gradient(model: Any, family: Family, policy: Policy, batch: Batch) -> A
 
         hooks.append(module.register_forward_hook(add))
     try:
-        value = torch.zeros(())
-        for tokens, length, mask, weights in zip(
-            batch.tokens, batch.length, batch.mask, batch.weights, strict=True
-        ):
-            if not length:
-                continue
-            row = torch.tensor(tokens[None, :length]).long()
-            logits = torch.func.functional_call(model, merged, (row,)).logits[0, :-1] / float(
-                batch.temperature
-            )
-            logprobs = logits.log_softmax(-1).gather(1, row[0, 1:, None])[:, 0]
-            value = value - (torch.tensor((mask * weights)[1:length]) * logprobs).sum()
-        value.backward()
+        weighted_loss(
+            lambda row: torch.func.functional_call(model, merged, (row,)), batch
+        ).backward()
     finally:
         for hook in hooks:
             hook.remove()
     return jax.tree.map(lambda x: x.grad.numpy(), factors)
+
+
+def weighted_loss(model: Callable[[torch.Tensor], Any], batch: Batch) -> torch.Tensor:
+    """Minus the weighted sum of a batch's trained log probabilities, under what a model says of each row."""
+    value = torch.zeros(())
+    for tokens, length, mask, weights in zip(
+        batch.tokens, batch.length, batch.mask, batch.weights, strict=True
+    ):
+        if not length:
+            continue
+        row = torch.tensor(tokens[None, :length]).long()
+        logits = model(row).logits[0, :-1] / float(batch.temperature)
+        logprobs = logits.log_softmax(-1).gather(1, row[0, 1:, None])[:, 0]
+        value = value - (torch.tensor((mask * weights)[1:length]) * logprobs).sum()
+    return value
 
 
 def _pairs(adapter: Any) -> list[tuple[str, Any]]:
