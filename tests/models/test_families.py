@@ -30,6 +30,13 @@ TURNS_ATOL = 1e-5
 ORACLE_GRADIENT = 1e-4  # of ‖g₁ - g₂‖ / ‖g₂‖, the worst leaf, against PyTorch
 PLANS_GRADIENT = 1e-5  # the same, between plans
 
+# What attention and cache have beside grouped queries is compared in every plan; these have nothing, and every plan of such a
+# model is compared in tests/train.
+PLAIN = ("llama", "qwen2", "qwen3")
+EVERY_PLAN = [
+    pytest.param(kind, marks=[pytest.mark.wide] * (kind in PLAIN)) for kind in TINY_FAMILIES
+]
+
 PROMPTS, NEW = [41, 7, 30], 24
 
 
@@ -110,11 +117,23 @@ def cache_of(policy, batch):
     return fed(policy, fork(state, fan=2, capacity=64), batch, [np.full(4, 17), np.full(4, 33)])
 
 
+@pytest.mark.parametrize("loaded", PLAIN, indirect=True, scope="module")
+def test_gradient(loaded):
+    check_packed_gradient(loaded, sharing_batch())
+
+
+def check_packed_gradient(loaded, batch):
+    """The gradient of packed rows, which is PyTorch's."""
+    reference = lora_gradient(loaded.model, loaded.family, loaded.policy, batch)
+    packed, _ = gradients(loaded.policy, batch, CrossEntropy(), Plan("packed"))
+    assert relative_difference(packed, reference) < ORACLE_GRADIENT
+    return packed
+
+
+@pytest.mark.parametrize("loaded", EVERY_PLAN, indirect=True, scope="module")
 def test_gradients_of_every_plan(loaded):
     policy, batch = loaded.policy, sharing_batch()
-    reference = lora_gradient(loaded.model, loaded.family, policy, batch)
-    packed, _ = gradients(policy, batch, CrossEntropy(), Plan("packed"))
-    assert relative_difference(packed, reference) < ORACLE_GRADIENT
+    packed = check_packed_gradient(loaded, batch)
     segments, _ = gradients(policy, batch, CrossEntropy(), Plan("segments", segment=16))
     assert relative_difference(segments, packed) < PLANS_GRADIENT
     state = cache_of(policy, batch)

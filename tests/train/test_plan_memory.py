@@ -30,7 +30,11 @@ WHOLE = 0.25
         (SHAPES, Plan("packed", remat=True)),
         (SHAPES, Plan("segments", 64)),
         # Of the three plans the one whose estimate is farthest off for experts.
-        (SHAPES._replace(config=replace(CONFIG, experts=EXPERTS)), Plan("packed", remat=True)),
+        pytest.param(
+            SHAPES._replace(config=replace(CONFIG, experts=EXPERTS)),
+            Plan("packed", remat=True),
+            marks=pytest.mark.wide,
+        ),
     ],
     ids=["packed", "packed_remat", "segments", "experts_packed_remat"],
 )
