@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 
 from mintjax.bench.clock import interleaved
 from mintjax.bench.models import SMALL, random_batch, random_policy, random_tokens
 from mintjax.bench.rows import Benchmark, Figures, speed_up
-from mintjax.cache import State, bucket, init_state, take_rows
+from mintjax.cache import State, bucket, fork, init_state, take_rows
+from mintjax.decoding import DecodeParams, decode
 from mintjax.extension import extend
 from mintjax.models.config import ModelConfig
 from mintjax.policy import Policy
@@ -41,6 +43,32 @@ def sharing_prefill(size: GroupSize, runs: int) -> Figures:
     return speed_up(*interleaved(once, lambda: _prefilled(policy, every, capacity), runs=runs))
 
 
+def sharing_decode(size: GroupSize, runs: int) -> Figures:
+    """Sampling a group's completions from caches that each hold the prompt, over sampling from one copy of it."""
+    policy = random_policy(size.model)
+    prompt = random_tokens(size.model, 1, size.prompt)
+    prefilled = _prefilled(policy, prompt, bucket(size.prompt + size.completion))
+    keys = jax.random.split(jax.random.key(0), size.group)
+    params = DecodeParams(
+        np.float32(1),
+        np.int32(0),
+        np.float32(1),
+        np.array([-1], np.int32),
+        np.full(size.group, size.completion, np.int32),
+    )
+
+    def sampled(state: State) -> State:
+        return decode(policy, state, keys, params, buffer=size.completion)[1]
+
+    def shared() -> State:
+        return sampled(fork(prefilled, size.group, bucket(size.completion)))
+
+    def copied() -> State:
+        return sampled(take_rows(prefilled, np.zeros(size.group, np.int32)))
+
+    return speed_up(*interleaved(shared, copied, runs=runs))
+
+
 def sharing_train(size: GroupSize, runs: int) -> Figures:
     """The gradient of a group with its prompt run in every row, over that with the prompt run once."""
     policy = random_policy(size.model)
@@ -66,6 +94,12 @@ BENCHMARKS = (
         "group_sharing_prefill",
         "prompt of a group of 8, run for every episode / run once and its cache copied: time",
         sharing_prefill,
+        GroupSize(SMALL),
+    ),
+    Benchmark(
+        "group_sharing_decode",
+        "64 tokens sampled in each of a group of 8, prompt held by every row / held once: time",
+        sharing_decode,
         GroupSize(SMALL),
     ),
     Benchmark(
