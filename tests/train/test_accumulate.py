@@ -253,6 +253,38 @@ def test_no_cache_outlives_its_groups(tmp_path, parts, monkeypatch, plan):
         assert row["rollout/cache_bytes"] == max(sizes)
 
 
+@dataclass
+class Broken(Letters):
+    """The same, but for those whose machine is down."""
+
+    down: bool = False
+
+    def reset(self, task, seed):
+        if self.down:
+            raise RuntimeError("down")
+        return super().reset(task, seed)
+
+
+def test_a_failed_episode_parts_its_group_from_no_prompt(parts):
+    policy, tokenizer = parts
+    settings = RolloutSettings(group_size=SIZE, max_turns=4, max_tokens=12, groups=2, capacity=128)
+    made = iter([False] * SIZE + [True] + [False] * SIZE)
+    played = rollout(
+        policy, get_renderer("chatml"), tokenizer, lambda: Broken(down=next(made)), [2, 4],
+        settings, seed=3, step=2,
+    )  # fmt: skip
+    assert [len(episode.tokens) > 0 for episode in played.episodes] == [True] * 3 + [
+        False,
+        True,
+        True,
+    ]
+    config = config_of("reverse_only", 2)
+    config = replace(config, gradients=replace(config.gradients, rows=2 * SIZE))
+    packed = learn(config_of("packed"), descended(parts), played.episodes)
+    walked = accumulated(config, parts, [played])
+    assert relative_difference(gradient(parts, walked), gradient(parts, packed)) < PLANS
+
+
 def test_segments_have_a_groups_rows_side_by_side(parts, played, monkeypatch):
     seen = []
 
