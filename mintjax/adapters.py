@@ -14,12 +14,11 @@ MLP_LINEARS = ("gate", "up", "down")
 LATENT_LINEARS = ("q_a", "q_b", "kv_a", "kv_b")
 EXPERT_LINEARS = tuple(f"{kind}_{name}" for kind in ("experts", "shared") for name in MLP_LINEARS)
 
-_OUTSIDE = (
-    2**31 - 1
-)  # takes the place of a layer's number in the key of what stands outside of all layers
+# Takes the place of a layer's number in the key of what stands outside of all layers.
+_OUTSIDE = 2**31 - 1
 
-# One linear's adapter is {"a": [r, in], "b": [out, r]}, stacked over a layer's experts where each has this linear; a whole adapter is {"layers": ({"q": ..., ...}, ...)} and, where
-# the unembedding is trained, {"unembed": ...} beside it.
+# One linear's adapter is {"a": [r, in], "b": [out, r]}, stacked over a layer's experts where each has this linear; a whole
+# adapter is {"layers": ({"q": ..., ...}, ...)} and, where the unembedding is trained, {"unembed": ...} beside it.
 Adapter = dict
 
 

@@ -146,20 +146,22 @@ def _reaches(
     if window is None:
         return [_Reach(span, None) for span in spans]
     batch, _, group, size, _ = q.shape
-    position = sum((_for_each(span.length, batch) for span in spans), jnp.zeros(batch, jnp.int32))
+    position = sum(
+        (for_each_row(span.length, batch) for span in spans), jnp.zeros(batch, jnp.int32)
+    )
     first = (position - window + 1)[:, None] + jnp.arange(size)
     reaches = []
     for span in spans:
         shape = batch, 1, group, size
         folded = _fold(jnp.broadcast_to(first[:, None, None, :], shape), len(span.length))
         reaches.append(_Reach(span, folded))
-        first = first - _for_each(span.length, batch)[:, None]
+        first = first - for_each_row(span.length, batch)[:, None]
     return reaches
 
 
-def _for_each(length: Int[Array, " R"], batch: int) -> Int[Array, " B"]:
+def for_each_row(x: Shaped[Array, " R *rest"], batch: int) -> Shaped[Array, " B *rest"]:
     """What consecutive rows share, repeated for each of them."""
-    return jnp.repeat(length, batch // len(length))
+    return jnp.repeat(x, batch // len(x), 0) if len(x) < batch else x
 
 
 def _over_blocks(step, carry, reach: _Reach):

@@ -6,8 +6,8 @@
 | ``"cudnn"`` | ``jax.nn.dot_product_attention`` | NVIDIA GPUs from Ampere on | bfloat16, float16 | a multiple of 8, up to 128, from Hopper on 256 |
 | ``"splash"`` | JAX's splash attention, a Pallas kernel | one TPU | bfloat16, float32 | any |
 
-Sliding windows and sinks are served by ``"blockwise"`` alone. Both kernels are causal from the first query and the first key on, and a segment stands at the end of its keys, at a place
-that differs from row to row and from call to call. So a cache is laid before the segment's own keys, and what a row does
+Sliding windows, sinks and latents are served by ``"blockwise"`` alone. Both kernels are causal from the first query and the
+first key on, and a segment stands at the end of its keys, at a place that differs from row to row and from call to call. So a cache is laid before the segment's own keys, and what a row does
 not see of it is masked by data: cuDNN takes a mask ``[B, 1, S, N + S]``; splash takes a causal mask shifted by the
 capacity, which is static, and two kinds of slots, seen and unseen. That is one program a capacity, and the kernels' own
 backward passes hold. The price: a cache is copied and read whole, where ``"blockwise"`` reads up to the longest prefix.
@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from mintjax.attention import Span
+from mintjax.attention import Span, for_each_row
 
 Kernel = Literal["blockwise", "cudnn", "splash"]
 _LANES = 128  # splash takes lengths that are multiples of a TPU's vector lanes
@@ -272,19 +272,14 @@ def _padded(x: Array, multiple: int) -> Array:
 def _seen(spans: Sequence[Span], batch: int) -> Bool[Array, "B N"]:
     """The slots of all spans, one after the other, that each row sees."""
     seen = (jnp.arange(span.keys.shape[2]) < span.length[:, None] for span in spans)
-    return jnp.concatenate([_for_each(x, batch) for x in seen], 1)
+    return jnp.concatenate([for_each_row(x, batch) for x in seen], 1)
 
 
 def _joined(spans: Sequence[Span], k: Array, v: Array) -> tuple[Array, Array]:
     """The spans, each whole, and behind them the segment's own keys and values."""
-    keys = [_for_each(span.keys, len(k)) for span in spans]
-    values = [_for_each(span.values_like(v), len(v)) for span in spans]
+    keys = [for_each_row(span.keys, len(k)) for span in spans]
+    values = [for_each_row(span.values_like(v), len(v)) for span in spans]
     return jnp.concatenate([*keys, k], 2), jnp.concatenate([*values, v], 2)
-
-
-def _for_each(x: Array, batch: int) -> Array:
-    """What consecutive rows share, repeated for each of them."""
-    return jnp.repeat(x, batch // len(x), 0) if len(x) < batch else x
 
 
 def _splash_block(size: int) -> int:

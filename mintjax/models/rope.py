@@ -30,8 +30,8 @@ def rope_frequencies(config: RopeConfig, head_dim: int) -> tuple[np.ndarray, flo
         ValueError: for an unknown kind, an odd head, or scaling without its original context.
 
     References:
-        RoFormer, arXiv:2104.09864 (default); position interpolation, arXiv:2306.15595 (linear); Llama 3.1's rule, as in transformers' ``llama3``; YaRN,
-        arXiv:2309.00071, sections 3.2 to 3.4 (yarn).
+        RoFormer, arXiv:2104.09864 (default); position interpolation, arXiv:2306.15595 (linear); Llama 3.1's rule, as in
+        transformers' ``llama3``; YaRN, arXiv:2309.00071, sections 3.2 to 3.4 (yarn).
 
     Example:
         >>> rope_frequencies(RopeConfig(theta=10000.0), head_dim=4)

@@ -1,6 +1,6 @@
 """Fields of ``config.json`` that several families share: what they mean, and that nothing else is asked for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mintjax.models.config import ModelConfig
@@ -135,6 +135,30 @@ def window_problems(fields: Fields) -> Iterator[str]:
     # Qwen's configurations keep a window that their use_sliding_window switches off.
     if window is not None and fields.get("use_sliding_window") is not False:
         yield f"sliding_window={window!r} (only None)"
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def layer_type_problems(types: Sequence[str], layers: int) -> Iterator[str]:
+    """What a decoder some of whose layers have a window has to refuse.
+
+    Example:
+        >>> list(layer_type_problems(["sliding_attention", "full_attention"], 2))
+        []
+    """
+    if set(types) - {FULL, SLIDING} or len(types) != layers:
+        yield f"layer_types={types!r} (only {FULL!r} and {SLIDING!r}, one for each layer)"
+
+
+def windows_of(types: Sequence[str], window: int) -> tuple[int | None, ...]:
+    """The window of each layer of a kind that has one.
+
+    Example:
+        >>> windows_of(["sliding_attention", "full_attention"], 128)
+        (128, None)
+    """
+    return tuple(window if kind == SLIDING else None for kind in types)
 
 
 def decoder_config(fields: Fields, name: str, **features: Any) -> ModelConfig:

@@ -74,6 +74,9 @@ def unscaled(
     Returns:
         The names that there are then, and what reads them, in bfloat16 where there is a scale.
 
+    Raises:
+        ValueError: for a scale without its numbers, or numbers of 4 bits without their scales.
+
     Example:
         >>> names, read = unscaled(fields.get("quantization_config"), arrays, arrays.get)  # doctest: +SKIP
     """
@@ -85,12 +88,14 @@ def unscaled(
         rows, columns = quantization["weight_block_size"]
         for scale in sorted(name for name in present if name.endswith(_SCALE)):
             weight = scale.removesuffix(_SCALE)
+            _require(weight, scale, present)
             whole[weight] = lambda w=weight, s=scale: from_blocks(read(w), read(s), (rows, columns))
             names.discard(scale)
     else:
         for blocks in sorted(name for name in present if name.endswith(_BLOCKS)):
             weight = blocks.removesuffix(_BLOCKS)
             scales = weight + _SCALES
+            _require(scales, blocks, present)
             # Groups lie along what a product sums over, the last dimension; stored whole, that is the first.
             whole[weight] = lambda b=blocks, s=scales: from_groups(read(b), read(s)).swapaxes(
                 -1, -2
@@ -98,6 +103,13 @@ def unscaled(
             names -= {blocks, scales}
     names |= whole.keys()
     return names, lambda name: whole[name]() if name in whole else read(name)
+
+
+def _require(missing: str, there: str, present: Collection[str]) -> None:
+    if missing not in present:
+        raise ValueError(
+            f"{missing}: the checkpoint has {there}, which means nothing without it; download it again"
+        )
 
 
 def from_blocks(weight: np.ndarray, scale: np.ndarray, block: tuple[int, int]) -> np.ndarray:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from mintjax import load_policy
-from mintjax.weights.scaled import from_blocks, from_groups, scaled_problems
+from mintjax.weights.scaled import from_blocks, from_groups, scaled_problems, unscaled
 from tests.models.tiny_families import TINY_FAMILIES
 from tests.transformers_models import saved, tiny_model
 
@@ -95,6 +95,18 @@ def test_scales_of_another_shape_are_refused():
         ValueError, match=r"scales: expected \(3, 2\), a number a group, got \(3,\)"
     ):
         from_groups(np.ones((3, 2, 16), np.uint8), np.ones(3, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "there", "missing"),
+    [
+        (FP8 | {"weight_block_size": [8, 8]}, "w_scale_inv", "w"),
+        ({"quant_method": "mxfp4"}, "w_blocks", "w_scales"),
+    ],
+)
+def test_one_without_the_other_is_refused(quantization, there, missing):
+    with pytest.raises(ValueError, match=f"{missing}: the checkpoint has {there}"):
+        unscaled(quantization, {there, "norm"}, dict)
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,17 @@ from mintjax.weights.config_fields import (
     DECODER_ABSENT,
     DECODER_READ,
     DECODER_REQUIRED,
+    FULL,
+    SLIDING,
     decoder_config,
+    layer_type_problems,
     refuse_features,
     require_fields,
+    windows_of,
 )
 from mintjax.weights.family import Family, Fields
 from mintjax.weights.rope_fields import read_rope
 from mintjax.weights.tensor_names import ATTENTION, MLP, QK_NORM, TOP
-
-_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def _layer_types(fields: Fields) -> list[str]:
@@ -27,13 +29,11 @@ def _layer_types(fields: Fields) -> list[str]:
     if listed is not None:
         return list(listed)
     pattern = fields.get("sliding_window_pattern") or fields.get("_sliding_window_pattern") or 6
-    return [_SLIDING if (i + 1) % pattern else _FULL for i in range(fields["num_hidden_layers"])]
+    return [SLIDING if (i + 1) % pattern else FULL for i in range(fields["num_hidden_layers"])]
 
 
 def _problems(fields: Fields) -> Iterator[str]:
-    types = _layer_types(fields)
-    if set(types) - {_FULL, _SLIDING} or len(types) != fields["num_hidden_layers"]:
-        yield f"layer_types={types!r} (only {_FULL!r} and {_SLIDING!r}, one for each layer)"
+    yield from layer_type_problems(_layer_types(fields), fields["num_hidden_layers"])
 
 
 def _ropes(fields: Fields, name: str) -> tuple[RopeConfig, RopeConfig]:
@@ -41,12 +41,12 @@ def _ropes(fields: Fields, name: str) -> tuple[RopeConfig, RopeConfig]:
     new, old = fields.get("rope_parameters") or {}, fields.get("rope_scaling") or {}
     if new and old:
         raise ValueError(f"{name}: rope_parameters and rope_scaling are both given; delete one")
-    if unknown := sorted(new.keys() - {_FULL, _SLIDING}):
+    if unknown := sorted(new.keys() - {FULL, SLIDING}):
         raise ValueError(
-            f"{name}: rope_parameters: expected {_FULL!r} and {_SLIDING!r}, got {unknown}"
+            f"{name}: rope_parameters: expected {FULL!r} and {SLIDING!r}, got {unknown}"
         )
-    full = {"rope_theta": fields.get("rope_theta") or 1e6} | (new.get(_FULL) or old)
-    sliding = {"rope_theta": fields.get("rope_local_base_freq") or 1e4} | (new.get(_SLIDING) or {})
+    full = {"rope_theta": fields.get("rope_theta") or 1e6} | (new.get(FULL) or old)
+    sliding = {"rope_theta": fields.get("rope_local_base_freq") or 1e4} | (new.get(SLIDING) or {})
     shared = {"max_position_embeddings": fields["max_position_embeddings"]}
     return (
         read_rope(shared | {"rope_parameters": full}, name),
@@ -56,7 +56,6 @@ def _ropes(fields: Fields, name: str) -> tuple[RopeConfig, RopeConfig]:
 
 def _config(fields: Fields, name: str) -> ModelConfig:
     rope, window_rope = _ropes(fields, name)
-    window = fields["sliding_window"]
     return decoder_config(
         fields,
         name,
@@ -64,7 +63,7 @@ def _config(fields: Fields, name: str) -> ModelConfig:
         tied_head=fields.get("tie_word_embeddings") is not False,
         rope=rope,
         window_rope=window_rope,
-        windows=tuple(window if kind == _SLIDING else None for kind in _layer_types(fields)),
+        windows=windows_of(_layer_types(fields), fields["sliding_window"]),
         query_scale=(fields["head_dim"] / fields["query_pre_attn_scalar"]) ** 0.5,
         activation="gelu_tanh",
         norm_offset=1.0,

@@ -11,13 +11,14 @@ from mintjax.weights.config_fields import (
     DECODER_READ,
     DECODER_REQUIRED,
     decoder_config,
+    layer_type_problems,
+    windows_of,
 )
 from mintjax.weights.family import Family, Fields
 from mintjax.weights.rope_fields import read_rope
 from mintjax.weights.stored import Stored
 from mintjax.weights.tensor_names import ATTENTION, QKV_BIAS, TOP
 
-_FULL, _SLIDING = "full_attention", "sliding_attention"
 # What repeats another field in OpenAI's own files.
 _REPEATED = frozenset({"experts_per_token", "initial_context_length"})
 
@@ -26,13 +27,12 @@ def _config(fields: Fields, name: str) -> ModelConfig:
     routing = RoutingConfig(
         "chosen_softmax", fields["num_local_experts"], fields["num_experts_per_tok"]
     )
-    window = fields["sliding_window"]
     return decoder_config(
         fields,
         name,
         biases=("q", "k", "v", "o"),
         sinks=True,
-        windows=tuple(window if kind == _SLIDING else None for kind in fields["layer_types"]),
+        windows=windows_of(fields["layer_types"], fields["sliding_window"]),
         experts=ExpertsConfig(
             routing, fields["intermediate_size"], activation="clamped_swiglu", bias=True
         ),
@@ -42,9 +42,7 @@ def _config(fields: Fields, name: str) -> ModelConfig:
 
 def _problems(fields: Fields) -> Iterator[str]:
     """What the tables of fields cannot tell."""
-    types = fields["layer_types"]
-    if set(types) - {_FULL, _SLIDING} or len(types) != fields["num_hidden_layers"]:
-        yield f"layer_types={types!r} (only {_FULL!r} and {_SLIDING!r}, one for each layer)"
+    yield from layer_type_problems(fields["layer_types"], fields["num_hidden_layers"])
     rope = fields.get("rope_parameters") or fields.get("rope_scaling")
     if not rope:
         # transformers takes a scaling of its own where a file gives none.
