@@ -31,6 +31,8 @@ class Batch(NamedTuple):
         episodes: which of the episodes that were laid out a row is, -1 for one that fills the batch up; None where it
             was made of no episodes.
         scored: 1 where a log probability is wanted though ``mask`` may be 0; None is ``mask``.
+        shares: what a loss's term without an advantage is multiplied by, so that it is normalised as the advantages are.
+        reference: log probabilities under a reference policy, where a loss compares with one.
     """
 
     tokens: Int32[np.ndarray, "B N"]
@@ -43,6 +45,8 @@ class Batch(NamedTuple):
     labels: Int32[np.ndarray, "B N *K"] | None = None
     scored: Float32[np.ndarray, "B N"] | None = None
     episodes: Int32[np.ndarray, " B"] | None = None
+    shares: Float32[np.ndarray, "B N *K"] | None = None
+    reference: Float32[np.ndarray, "B N *K"] | None = None
 
 
 def micro_batches(

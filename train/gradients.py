@@ -206,8 +206,19 @@ def plan_logprobs(
 
 def _loss_inputs(batch: Batch, index: np.ndarray) -> LossInputs:
     """The loss's constants at flat indices into the batch."""
-    arrays = (batch.mask, batch.weights, batch.advantages, batch.logprobs)
-    return LossInputs(*(pick(index, x) for x in arrays))
+    shape = np.shape(batch.mask)
+    row = np.arange(shape[0], dtype=np.int32).reshape(-1, *[1] * (len(shape) - 1))
+
+    def picked(x: np.ndarray | None) -> np.ndarray | None:
+        return None if x is None else pick(index, x)
+
+    always = (batch.mask, batch.weights, batch.advantages, batch.logprobs)
+    return LossInputs(
+        *(pick(index, x) for x in always),
+        shares=picked(batch.shares),
+        reference=picked(batch.reference),
+        row=pick(index, np.broadcast_to(row, shape)),
+    )
 
 
 def _lay_back(batch: Batch, index: np.ndarray, scored: Array) -> np.ndarray:

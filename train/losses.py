@@ -8,10 +8,11 @@ Definitions are Tinker's; a bound on a ratio is the ratio itself, never an epsil
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 
 class LossInputs(NamedTuple):
@@ -22,12 +23,20 @@ class LossInputs(NamedTuple):
         weights: cross entropy's weights.
         advantages: advantages, normaliser included.
         logprobs: the sampler's log probabilities, of the same temperature as the loss is taken at.
+        shares: what a term without an advantage is multiplied by, so that it is normalised as the advantages are; None
+            where the batch has none.
+        reference: the reference policy's log probabilities, of that temperature too; None where none were computed.
+        row: which row of the batch a token stands in, for `row_sums`; None where a loss is computed in pieces of rows, as
+            the plan ``"reverse_only"`` does.
     """
 
     mask: Float[Array | np.ndarray, "*shape"]
     weights: Float[Array | np.ndarray, "*shape"]
     advantages: Float[Array | np.ndarray, "*shape"]
     logprobs: Float[Array | np.ndarray, "*shape"]
+    shares: Float[Array | np.ndarray, "*shape"] | None = None
+    reference: Float[Array | np.ndarray, "*shape"] | None = None
+    row: Int[Array | np.ndarray, "*shape"] | None = None
 
 
 @runtime_checkable
@@ -52,6 +61,33 @@ def masked_sum(
     # Padding gets a ratio of 1, so that no overflow there turns into 0 * inf in the backward pass.
     terms = loss(jnp.where(inputs.mask > 0, logprobs, inputs.logprobs), inputs)
     return jnp.sum(jnp.where(inputs.mask > 0, terms, 0))
+
+
+def row_sums(values: Float[Array, "*shape"], inputs: LossInputs) -> Float[Array, "*shape"]:
+    """The sum of values over the tokens that count in a token's row, at every token: what a loss over episodes needs.
+
+    Args:
+        values: a number a token.
+        inputs: the loss's constants.
+
+    Returns:
+        The sum of each token's row.
+
+    Raises:
+        ValueError: where rows come in pieces.
+
+    Example:
+        >>> mean_log_ratio = row_sums(log_ratio, inputs) / row_sums(jnp.ones_like(log_ratio), inputs)
+    """
+    if inputs.row is None:
+        raise ValueError(
+            "inputs.row: None, since the plan 'reverse_only' computes a loss a piece of a row at a time; a loss over "
+            "whole episodes needs gradients.plan 'segments' or 'packed'"
+        )
+    counted = jnp.where(inputs.mask > 0, values, 0).reshape(-1)
+    row = jnp.asarray(inputs.row).reshape(-1)
+    sums = jax.ops.segment_sum(counted, row, num_segments=row.size)
+    return sums[row].reshape(values.shape)
 
 
 def scales_with_advantages(loss: Loss) -> bool:

@@ -83,13 +83,17 @@ def reverse_gradients(
     """
     assert policy.adapter is not None  # gradients() refuses a policy without one
 
+    inputs = inputs._replace(row=None)  # a segment holds pieces of rows
     parts, end = [], 0
     for segments in levels:
         start, end = end, end + segments.positions.size
-        parts.append([x[start:end].reshape(segments.labels.shape) for x in inputs])
+        shape = segments.labels.shape
+        parts.append(
+            jax.tree.map(lambda x, a=start, b=end, shape=shape: x[a:b].reshape(shape), inputs)
+        )
 
     def cotangent(level, t, logprobs):
-        here = LossInputs(*(lax.dynamic_index_in_dim(x, t, 0, False) for x in parts[level]))
+        here = jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, t, 0, False), parts[level])
         return jax.grad(partial(masked_sum, loss), argnums=0)(logprobs, here)
 
     scan = Scan(policy.adapter, policy, levels, temperature, state)
