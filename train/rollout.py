@@ -1,10 +1,9 @@
 """Sampling a batch of episodes side by side: the policy speaks in all of them, then all environments answer."""
 
 import asyncio
-import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,11 +12,12 @@ from jaxtyping import Array, Int, Integer, Key
 
 from mintjax.cache import State
 from mintjax.policy import Policy
-from mintjax.renderers import Rendered, Renderer, RenderError
+from mintjax.renderers import Renderer
 from mintjax.renderers.tokenizer import adapt
-from mintjax.train.environment import AssistantMessage, Environment, EnvironmentSession, Step
-from mintjax.train.sampler import Reply, RolloutStats, Sampler, Sampling
-from mintjax.types import Episode, Message, Turn
+from mintjax.train.environment import Environment, EnvironmentSession
+from mintjax.train.hosted_episode import HostedEpisode
+from mintjax.train.sampler import RolloutStats, Sampler, Sampling
+from mintjax.types import Episode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ async def collect(
     if len(tasks) > groups:
         raise ValueError(f"tasks: expected at most {groups} (settings.groups), came {len(tasks)}.")
     rows = [
-        _Row(EnvironmentSession(make()), task, group, member)
+        HostedEpisode(EnvironmentSession(make()), task, group, member)
         for group, task in enumerate(tasks, first_group)
         for member in range(settings.group_size)
     ]
@@ -141,114 +141,29 @@ async def collect(
     idle = [()] * (places[0].size - len(rows))
     sampler = Sampler(policy, renderer, places[0].size, settings, fan=settings.group_size)
     try:
-        await asyncio.gather(
-            *(_open(row, _environment_seed(seed, step, row.group)) for row in rows)
-        )
+        await asyncio.gather(*(row.open(_environment_seed(seed, step, row.group)) for row in rows))
         for turn in range(settings.max_turns):
-            news = [_render(row, renderer) for row in rows]
+            news = [row.render(renderer) for row in rows]
             for place, row in enumerate(rows):
-                if news[place] and sampler.room(place, news[place]) < 1:
-                    row.stop_reason, news[place] = "overflow", []
+                new = news[place]
+                if new is not None and sampler.room(place, new) < 1:
+                    row.stop_reason, news[place] = "overflow", None
             if not any(news):
                 break
             keys = _turn_keys(np.uint32(seed), step, turn, first_group + places[0], places[1])
-            replies = sampler.turn([*news, *idle], keys)[: len(rows)]
+            fed = [() if new is None else new for new in news]
+            replies = sampler.turn([*fed, *idle], keys)[: len(rows)]
             await asyncio.gather(
                 *(
-                    _answer(row, new, reply, renderer, settings.temperature)
+                    row.answer(new, reply, renderer, settings.temperature)
                     for row, new, reply in zip(rows, news, replies, strict=True)
-                    if isinstance(new, Rendered) and reply is not None
+                    if new is not None and reply is not None
                 )
             )
     finally:
-        await asyncio.gather(*(_close(row) for row in rows))
+        await asyncio.gather(*(row.close() for row in rows))
     version = int(policy.version)
-    return Rollout([row.episode(version) for row in rows], sampler.stats, sampler.state)
-
-
-@dataclass
-class _Row:
-    """One episode as it grows."""
-
-    session: EnvironmentSession
-    task: Any
-    group: int
-    member: int
-    news: list[Message] = field(default_factory=list)
-    conversation: Rendered | None = None
-    turns: list[Turn] = field(default_factory=list)
-    stop_reason: str | None = None
-    error: str | None = None
-
-    def fail(self, error: Exception) -> None:
-        """End the episode with the text of what its environment did wrong."""
-        self.stop_reason, self.error = "error", f"{type(error).__name__}: {error}"
-
-    def episode(self, version: int) -> Episode:
-        """The record; an episode that nothing ended has used up its turns."""
-        reason = self.stop_reason or "max_turns"
-        return Episode(tuple(self.turns), self.group, self.member, reason, self.error, version)
-
-
-def _render(row: _Row, renderer: Renderer) -> Sequence[int]:
-    """Render the news of an episode that goes on: a `Rendered`, or nothing where it has ended or fails here."""
-    if row.stop_reason is not None:
-        return []
-    try:
-        return renderer.render(row.news, tools=row.session.tools or None, extend=row.conversation)
-    except RenderError as error:
-        row.fail(error)
-        return []
-
-
-async def _open(row: _Row, seed: int) -> None:
-    """Reset a row's environment."""
-    try:
-        row.news = await row.session.reset(row.task, seed)
-    except Exception as error:
-        row.fail(error)
-
-
-async def _answer(
-    row: _Row, news: Rendered, reply: Reply, renderer: Renderer, temperature: float
-) -> None:
-    """Hand a reply to its environment and record the turn."""
-    row.conversation = news.with_sampled(reply.ids)
-    said = renderer.parse(reply.ids).message
-    finish: Literal["stop", "length"] = "stop" if reply.stop == "stop" else "length"
-    message: AssistantMessage = {**said, "finish_reason": finish}
-    step: Step | None = None
-    try:
-        step = await row.session.step(message)
-    except Exception as error:
-        row.fail(error)
-    # An opening may hold assistant messages, but those are the environment's: only the reply was sampled.
-    turn = Turn(
-        tokens=np.concatenate([news.ids, reply.ids]),
-        sampled=np.arange(len(news) + len(reply.ids)) >= len(news),
-        logprobs=np.concatenate([np.full(len(news), np.nan, np.float32), reply.logprobs]),
-        temperature=temperature,
-        messages=(*row.news, said),
-        reward=step.reward if step else None,
-        decode_stop=reply.stop,
-        metrics=dict(step.metrics) if step else {},
-    )
-    row.turns.append(turn)
-    if step:
-        row.news, row.stop_reason = list(step.messages), step.stop_reason
-
-
-async def _close(row: _Row) -> None:
-    """Close a row's environment; its episode is over, so a failure is only told."""
-    try:
-        await row.session.close()
-    except Exception as error:
-        warnings.warn(
-            f"close of the environment of group {row.group}, member {row.member} raised "
-            f"{type(error).__name__}: {error}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    return Rollout([row.record(version) for row in rows], sampler.stats, sampler.state)
 
 
 def _environment_seed(seed: int, step: int, group: int) -> int:

@@ -146,6 +146,7 @@ def _turn_row(turn: Turn, advantage: float | None) -> dict[str, Any]:
         "decode_stop": turn.decode_stop,
         "temperature": turn.temperature,
         "metrics": {name: _finite(value) for name, value in turn.metrics.items()},
+        "anchor": turn.anchor,
         "tokens": np.asarray(turn.tokens).tolist(),
         "sampled": np.asarray(turn.sampled).tolist(),
         "logprobs": logprobs,

@@ -67,6 +67,7 @@ class Turn:
         reward: what the environment gave for this turn; None is "no reward", which is not 0.
         decode_stop: how sampling ended: ``"stop"``, ``"length"`` (max_tokens) or ``"overflow"`` (context is full).
         metrics: the environment's own figures for this turn.
+        anchor: the environment's name for the situation that the policy was in, None where it gave none.
     """
 
     tokens: np.ndarray
@@ -77,6 +78,7 @@ class Turn:
     reward: float | None
     decode_stop: Literal["stop", "length", "overflow"]
     metrics: dict[str, float]
+    anchor: str | None = None
 
 
 @dataclass(frozen=True)
