@@ -114,7 +114,7 @@ def test_changing_what_is_traced_compiles_nothing(policy, state, keys, plain):
 def test_sampling_copies_no_cache(policy, keys):
     def temporary(capacity):
         state = init_state(policy, len(keys), capacity)
-        lowered = _decode_donated.lower(policy, state, keys, params(), buffer=BUFFER)
+        lowered = _decode_donated.lower(policy, state, keys, params(), np.int32(1), buffer=BUFFER)
         return lowered.compile().memory_analysis().temp_size_in_bytes
 
     assert temporary(1024) == temporary(512) > 0

@@ -55,13 +55,17 @@ class Accumulation:
                 f"'segments' or 'packed', whose gradient is computed then"
             )
         self._config, self._train_state = config, train_state
-        self._total = GradientSum(train_state.policy, loss, named_plan(config.gradients))
+        self._loss, self._plan = loss, named_plan(config.gradients)
+        self._total = self._nothing()
+        self._early: dict[int, tuple[int, GradientSum]] = {}
+        self._next = 0
         self._episodes: list[Episode] = []
 
     def add(self, episodes: Sequence[Episode], state: State | None) -> None:
         """Takes the gradient of some groups.
 
-        Groups whose rewards are all equal cost nothing. The state is not kept: what the caller drops is freed.
+        Groups whose rewards are all equal cost nothing. The state is not kept: what the caller drops is freed. Groups may
+        come in any order, and are summed up in their own: a sum of floats depends on it, and when a group ends, on time.
 
         Args:
             episodes: whole groups.
@@ -87,9 +91,10 @@ class Accumulation:
         # without a token cost nothing, and another number of them would be another program.
         group = options.rollout.group_size
         rows, together = _blocks(
-            min(options.gradients.rows, options.rollout.in_flight * group), group
+            min(options.gradients.rows, options.rollout.groups_together * group), group
         )
         size = None if state is None else row_capacity(state)
+        part = self._nothing()
         for batch in micro_batches(
             episodes,
             divide(raw, own),
@@ -100,14 +105,20 @@ class Accumulation:
         ):
             assert state is not None and batch.episodes is not None  # tokens were fed
             fan = math.gcd(batch.episodes.size, together)
-            self._total.add(batch, take_rows(state, _rows_of(batch.episodes), fan=fan))
+            part.add(batch, take_rows(state, _rows_of(batch.episodes), fan=fan))
         self._episodes += episodes
+        groups = {episode.group for episode in episodes}
+        self._early[min(groups)] = len(groups), part
+        while self._next in self._early:
+            count, part = self._early.pop(self._next)
+            self._total.join(part)
+            self._next += count
 
     def finish(self) -> Learned:
         """Makes the optimizer step.
 
         Returns:
-            What :func:`mintjax.train.learner.learn` returns for all episodes that were added.
+            What :func:`mintjax.train.learner.learn` returns for all episodes that were added, by group and member.
 
         Raises:
             NonFiniteError: if the loss or the gradient is nan or infinite. Nothing is updated.
@@ -116,6 +127,9 @@ class Accumulation:
             >>> learned = accumulation.finish()
         """
         options = self._config
+        for _, (_, part) in sorted(self._early.items(), key=lambda early: early[0]):
+            self._total.join(part)
+        self._episodes.sort(key=lambda episode: (episode.group, episode.member))
         raw = group_advantages(self._episodes, options.advantage)
         batch, own = divisors(
             raw, self._episodes, options.normaliser, max_tokens=options.rollout.max_tokens
@@ -123,6 +137,9 @@ class Accumulation:
         self._total.divide(batch)
         advantages = divide(raw, [batch * divisor for divisor in own])
         return step_with(options, self._train_state, self._total, raw, advantages)
+
+    def _nothing(self) -> GradientSum:
+        return GradientSum(self._train_state.policy, self._loss, self._plan)
 
 
 def _blocks(rows: int, group: int) -> tuple[int, int]:

@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
+from mintjax.cache import State
 from mintjax.loading import load_policy, load_tokenizer
 from mintjax.policy import Policy
 from mintjax.renderers import get_renderer
@@ -36,8 +38,8 @@ from mintjax.train.progress import Reporter, report
 from mintjax.train.resume import resume
 from mintjax.train.rollout import RolloutSettings, rollout
 from mintjax.train.rollout_metrics import rollout_metrics
+from mintjax.train.rollout_stats import one_after_another
 from mintjax.train.run_directory import RunDirectory, open_run
-from mintjax.train.sampler import one_after_another
 from mintjax.train.signals import StopRequest, stop_requests
 from mintjax.train.transcripts import episode_rows, to_html
 from mintjax.types import Episode
@@ -270,6 +272,8 @@ class _Loop:
         options = self.config.rollout
         # Greedy groups are of one episode: as many as make up the rows that a step has.
         size = options.in_flight * (options.group_size if greedy else 1)
+        if options.rows:
+            size = len(tasks)
         settings = RolloutSettings(
             group_size=1 if greedy else options.group_size,
             max_tokens=options.max_tokens,
@@ -280,7 +284,10 @@ class _Loop:
             top_p=options.top_p,
             capacity=options.capacity,
             prompts=options.in_flight,
+            rows=options.rows,
+            slots=options.slots,
         )
+        walk = partial(self._walk, accumulation) if accumulation and options.rows else None
         episodes: list[Episode] = []
         stats = []
         for first in range(0, len(tasks), size):
@@ -289,14 +296,27 @@ class _Loop:
                     policy, self.renderer, self.tokenizer, self.config.environment.make,
                     tasks[first : first + size], settings,
                     seed=self.config.seed, step=step, first_group=first,
+                    group_done=walk, between=self._heed_stop,
                 )  # fmt: skip
-            if accumulation:
+            if accumulation and not options.rows:
                 with self._phase("learn"):
                     accumulation.add(played.episodes, played.state)
             episodes += played.episodes
             stats.append(played.stats)
             del played  # and with it the cache, before the next groups fill theirs
-        return episodes, rollout_metrics(episodes, one_after_another(stats), size)
+        cost = one_after_another(stats)
+        return episodes, rollout_metrics(episodes, cost, None if options.rows else size)
+
+    def _walk(
+        self, accumulation: Accumulation, episodes: list[Episode], state: State | None
+    ) -> None:
+        """Takes a group's gradient while others are sampled; the time is the gradient's, not the rollout's."""
+        self._heed_stop()
+        start = time.perf_counter()
+        accumulation.add(episodes, state)
+        seconds = time.perf_counter() - start
+        for phase, more in (("learn", seconds), ("rollout", -seconds)):
+            self.times[phase] = self.times.get(phase, 0.0) + more
 
     def _evaluate(self, step: int, policy: Policy) -> dict[str, float]:
         """Greedy episodes of the first tasks: as many as a step has episodes, so that nothing more is compiled."""
@@ -305,7 +325,13 @@ class _Loop:
         tasks = self.config.environment.tasks(0, count, self.config.seed)
         episodes, metrics = self._sample(policy, tasks, step, phase="evaluation", greedy=True)
         write_rows(self.directory.evaluation(step), episode_rows(step, episodes))
-        return {f"eval/greedy/{name}": value for name, value in metrics.items()}
+        # What depends on the time is no figure that a resumed run repeats, of an evaluation either.
+        return {
+            name.replace("perf/", "perf/eval/")
+            if name.startswith("perf/")
+            else f"eval/greedy/{name}": value
+            for name, value in metrics.items()
+        }
 
     def _write_episodes(self, step: int, episodes: list[Episode], advantages: Advantages) -> None:
         rows = episode_rows(step, episodes, advantages)
@@ -313,11 +339,15 @@ class _Loop:
         page = to_html(rows, adapt(self.tokenizer).decode, title=f"{self.config.name}, step {step}")
         write_atomic(self.directory.transcript(step), page)
 
+    def _heed_stop(self) -> None:
+        if self.stop:
+            raise _Stopped
+
     @contextmanager
     def _phase(self, name: str, *, stoppable: bool = True) -> Iterator[None]:
         """Times a phase and shows its name; a stop that was asked for is heard here."""
-        if stoppable and self.stop:
-            raise _Stopped
+        if stoppable:
+            self._heed_stop()
         self.reporter.phase(name)
         start = time.perf_counter()
         yield

@@ -2,53 +2,20 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
-import jax
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Array, Int, Integer, Key
 
-from mintjax.cache import State
 from mintjax.policy import Policy
 from mintjax.renderers import Renderer
 from mintjax.renderers.tokenizer import adapt
 from mintjax.train.environment import Environment, EnvironmentSession
 from mintjax.train.hosted_episode import HostedEpisode
-from mintjax.train.sampler import RolloutStats, Sampler, Sampling
-from mintjax.types import Episode
-
-
-@dataclass(frozen=True, kw_only=True)
-class RolloutSettings(Sampling):
-    """How episodes are sampled.
-
-    Attributes:
-        group_size: episodes started from each task.
-        max_turns: most turns of an episode.
-        groups: how many tasks there are at most. Fewer are filled up with rows that do nothing, so that they need no
-            program of their own; 0 is as many as there are.
-    """
-
-    group_size: int
-    max_turns: int
-    groups: int = 0
-
-
-class Rollout(NamedTuple):
-    """What a batch of conversations was, cost and left.
-
-    Attributes:
-        episodes: by group and member.
-        stats: what they cost.
-        state: the cache, a row an episode, of exactly its tokens, and empty rows after them where there were fewer tasks
-            than ``settings.groups``; None where nothing was fed. What a group's episodes begin with is in its prefix.
-    """
-
-    episodes: list[Episode]
-    stats: RolloutStats
-    state: State | None
+from mintjax.train.refill import GroupDone, refill
+from mintjax.train.rollout_settings import Rollout, RolloutSettings
+from mintjax.train.sampler import Sampler
+from mintjax.train.seeds import environment_seed, turn_keys
 
 
 def rollout(
@@ -62,6 +29,8 @@ def rollout(
     seed: int,
     step: int = 0,
     first_group: int = 0,
+    group_done: GroupDone | None = None,
+    between: Callable[[], None] | None = None,
 ) -> Rollout:
     """`collect` for callers that are not asynchronous themselves; the arguments and results are the same.
 
@@ -79,6 +48,7 @@ def rollout(
             collect(
                 policy, renderer, tokenizer, make, tasks, settings,
                 seed=seed, step=step, first_group=first_group,
+                group_done=group_done, between=between,
             )
         )  # fmt: skip
     raise RuntimeError("rollout: an event loop is running here; await collect(...) instead.")
@@ -95,8 +65,12 @@ async def collect(
     seed: int,
     step: int = 0,
     first_group: int = 0,
+    group_done: GroupDone | None = None,
+    between: Callable[[], None] | None = None,
 ) -> Rollout:
-    """Sample ``group_size`` episodes of every task, all side by side.
+    """Sample ``group_size`` episodes of every task: all side by side, or in ``settings.rows`` rows that refill.
+
+    Rows that refill are :func:`mintjax.train.refill.refill`'s; what follows is about episodes side by side.
 
     Turn by turn, the new messages of all episodes are fed in one segment, the replies are decoded together, and all
     environments step at once. Rows stand in the order of group and member, and the key of a sample comes from seed, step,
@@ -116,18 +90,29 @@ async def collect(
         seed: of the run.
         step: of the run; another step draws other samples.
         first_group: the number of the first task's group, where others of the step are sampled apart from these.
+        group_done: what :func:`mintjax.train.refill.refill` is to do with a group that has ended; with ``settings.rows``.
+        between: called before every turn; what it raises ends the rollout.
 
     Returns:
         The episodes, by group and member, what they cost, and the cache that they left.
 
     Raises:
-        ValueError: where there are more tasks than ``settings.groups``.
+        ValueError: where there are more tasks than ``settings.groups``, or ``group_done`` comes without rows that refill.
 
     Example:
         >>> episodes, *_ = await collect(policy, renderer, tokenizer, CountDown, [5, 7], settings, seed=0)
         >>> [(episode.group, episode.member) for episode in episodes]
         [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
+    if settings.rows:
+        return await refill(
+            policy, renderer, tokenizer, make, tasks, settings,
+            seed=seed, step=step, first_group=first_group, group_done=group_done, between=between,
+        )  # fmt: skip
+    if group_done is not None:
+        raise ValueError(
+            "group_done: expected None without settings.rows; the state that is returned has all groups."
+        )
     renderer = replace(renderer, tokenizer=adapt(tokenizer))
     groups = settings.groups or len(tasks)
     if len(tasks) > groups:
@@ -141,8 +126,10 @@ async def collect(
     idle = [()] * (places[0].size - len(rows))
     sampler = Sampler(policy, renderer, places[0].size, settings, fan=settings.group_size)
     try:
-        await asyncio.gather(*(row.open(_environment_seed(seed, step, row.group)) for row in rows))
+        await asyncio.gather(*(row.open(environment_seed(seed, step, row.group)) for row in rows))
         for turn in range(settings.max_turns):
+            if between is not None:
+                between()
             news = [row.render(renderer) for row in rows]
             for place, row in enumerate(rows):
                 new = news[place]
@@ -150,7 +137,8 @@ async def collect(
                     row.stop_reason, news[place] = "overflow", None
             if not any(news):
                 break
-            keys = _turn_keys(np.uint32(seed), step, turn, first_group + places[0], places[1])
+            turns = np.full_like(places[0], turn)
+            keys = turn_keys(np.uint32(seed), step, turns, first_group + places[0], places[1])
             fed = [() if new is None else new for new in news]
             replies = sampler.turn([*fed, *idle], keys)[: len(rows)]
             await asyncio.gather(
@@ -164,27 +152,3 @@ async def collect(
         await asyncio.gather(*(row.close() for row in rows))
     version = int(policy.version)
     return Rollout([row.record(version) for row in rows], sampler.stats, sampler.state)
-
-
-def _environment_seed(seed: int, step: int, group: int) -> int:
-    """The seed that all environments of a group get."""
-    return int(np.random.SeedSequence([seed, step, group]).generate_state(1)[0])
-
-
-@jax.jit
-def _turn_keys(
-    seed: Integer[ArrayLike, ""],
-    step: Int[ArrayLike, ""],
-    turn: Int[ArrayLike, ""],
-    groups: Int[ArrayLike, " B"],
-    members: Int[ArrayLike, " B"],
-) -> Key[Array, " B"]:
-    """The key of each row's sample in one turn."""
-
-    def key(group: Int[ArrayLike, ""], member: Int[ArrayLike, ""]) -> Key[Array, ""]:
-        folded = jax.random.fold_in(jax.random.key(seed), step)
-        for number in (group, member, turn):
-            folded = jax.random.fold_in(folded, number)
-        return folded
-
-    return jax.vmap(key)(groups, members)
