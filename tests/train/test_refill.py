@@ -1,9 +1,11 @@
 """Rows that refill: the episodes are those sampled side by side, whatever the rows, the timing and the neighbours."""
 
 import asyncio
+import gc
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import jax
 import numpy as np
 import pytest
 
@@ -166,9 +168,13 @@ def test_many_episodes_compile_nothing_more_and_keep_the_rows_busy(policy, token
         return play(policy, tokenizer, settings, tasks=tasks, seed=seed).stats
 
     sample(6, seed=0)
+    gc.collect()
+    before = len(jax.live_arrays())
     with counted_compiles() as compiles:
         stats = sample(60, seed=1)
         assert compiles.programs == 0
+    gc.collect()
+    assert len(jax.live_arrays()) == before, "a cache outlives its rollout"
     assert stats.rows_busy >= 0.85
     assert stats.refills == 60 * SETTINGS.group_size - 16
 
