@@ -50,12 +50,19 @@ def test_rows_that_are_extended_alone_are_those_extended_with_all(policy, state)
     some = to_segment([news[2], [1, 2], news[1]])
     got = extend_rows(policy, some, copied(state), np.array([2, 4, 1], np.int32))
     assert_rows_equal(got, want)
-    full = extend_rows(
-        policy, some, got.replace(length=got.length.at[1].set(126)), np.array([2, 4, 1], np.int32)
-    )
-    assert np.asarray(full.overflow).tolist() == [False, True, False, False]
-    for a, b in zip(jax.tree.leaves(full.buffers), jax.tree.leaves(state.buffers), strict=True):
-        np.testing.assert_array_equal(np.asarray(a)[[0, 3]], np.asarray(b)[[0, 3]])
+
+
+def test_what_has_no_room_is_flagged_and_moves_nothing_else(policy, state):
+    """The second row has two slots left for three tokens; the padding of the segment belongs nowhere."""
+    ones = jax.tree.map(np.ones_like, state.buffers)
+    full = copied(state).replace(buffers=ones, length=np.array([20, 126, 128, 128], np.int32))
+    some = to_segment([[8], [1, 2], [5, 6, 7]])
+    got = extend_rows(policy, some, full, np.array([0, 4, 1], np.int32))
+    assert np.asarray(got.overflow).tolist() == [False, True, False, False]
+    assert np.asarray(got.length).tolist() == [21, 128, 128, 128]
+    for buffer in map(np.asarray, jax.tree.leaves(got.buffers)):
+        changed = {(row, slot) for row, _, slot, _ in zip(*np.nonzero(buffer != 1), strict=True)}
+        assert changed == {(0, 20), (1, 126), (1, 127)}
 
 
 def test_the_work_is_that_of_the_rows_that_are_extended(policy):
