@@ -7,7 +7,7 @@ modules alone. A value that makes no sense is refused when the dataclass is made
 
     >>> RolloutConfig(groups=2, group_size=1)
     Traceback (most recent call last):
-    mintjax.train.config.ConfigError: rollout.group_size: expected at least 2 ..., got 1
+    mintjax.train.config_checks.ConfigError: rollout.group_size: expected at least 2 ..., got 1
 """
 
 import math
@@ -20,32 +20,11 @@ import draccus
 
 from mintjax.train.advantages import ESTIMATORS, NORMALISERS
 from mintjax.train.byte_sizes import parse_bytes
+from mintjax.train.config_checks import ConfigError, require
+from mintjax.train.config_references import KlConfig, TeacherConfig
 from mintjax.train.environment import Environment
 
 Kind = TypeVar("Kind", bound=type)
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message names the field and what was expected."""
-
-
-def require(holds: bool, path: str, expected: str, got: object) -> None:
-    """Raise ConfigError unless a field holds what it must.
-
-    Args:
-        holds: whether the field is good.
-        path: its dotted path, as a command line would name it.
-        expected: what it must be, in words.
-        got: what it is.
-
-    Raises:
-        ConfigError: if ``holds`` is false.
-
-    Example:
-        >>> require(steps >= 1, "steps", "at least 1", steps)
-    """
-    if not holds:
-        raise ConfigError(f"{path}: expected {expected}, got {got!r}")
 
 
 class EnvironmentConfig(draccus.ChoiceRegistry, ABC):
@@ -353,6 +332,10 @@ class TrainConfig:
     """What advantages are divided by, so that the sum over tokens is the mean one wants."""
     loss: LossConfig = field(default_factory=PpoConfig)
     """The loss on sampled tokens."""
+    kl: KlConfig = field(default_factory=KlConfig)
+    """A penalty for leaving the base model."""
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    """A model to distil on the policy's own samples."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """The optimizer."""
     gradients: GradientConfig = field(default_factory=GradientConfig)
@@ -371,3 +354,11 @@ class TrainConfig:
         estimators, normalisers = " or ".join(ESTIMATORS), " or ".join(NORMALISERS)
         require(self.advantage in ESTIMATORS, "advantage", estimators, self.advantage)
         require(self.normaliser in NORMALISERS, "normaliser", normalisers, self.normaliser)
+        # The batch's mean is known at its end alone.
+        require(
+            not (self.kl.needs_whole_batch and self.gradients.plan == "reverse_only"),
+            "kl.centre",
+            '"group" with gradients.plan "reverse_only", which takes gradients before the batch is whole (or take the plan '
+            '"segments" or "packed")',
+            self.kl.centre,
+        )

@@ -7,7 +7,14 @@ import numpy as np
 import optax
 
 from mintjax.cache import bucket
-from mintjax.train.advantages import Advantages, advantage_metrics, group_advantages, normalise
+from mintjax.policy import Policy
+from mintjax.train.advantages import (
+    Advantages,
+    advantage_metrics,
+    divide,
+    divisors,
+    group_advantages,
+)
 from mintjax.train.batches import micro_batches
 from mintjax.train.config import (
     CrossEntropyConfig,
@@ -16,7 +23,9 @@ from mintjax.train.config import (
     PpoConfig,
     TrainConfig,
 )
+from mintjax.train.distillation import taught
 from mintjax.train.gradient_sum import GradientSum
+from mintjax.train.kl import loss_with_kl
 from mintjax.train.losses import CrossEntropy, ImportanceSampling, Loss, Ppo
 from mintjax.train.optimizer import (
     TrainState,
@@ -25,6 +34,7 @@ from mintjax.train.optimizer import (
     make_schedule,
     update,
 )
+from mintjax.train.other_policies import OtherPolicies
 from mintjax.train.plan_choice import named_plan
 from mintjax.types import Episode
 
@@ -47,7 +57,12 @@ class Learned(NamedTuple):
     metrics: dict[str, float]
 
 
-def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episode]) -> Learned:
+def learn(
+    config: TrainConfig,
+    train_state: TrainState,
+    episodes: Sequence[Episode],
+    teacher: Policy | None = None,
+) -> Learned:
     """Makes one optimizer step from a batch of episodes, with gradients summed over micro-batches.
 
     Groups whose rewards are all equal have nothing to say; if all are so there is no update, which is counted in
@@ -58,6 +73,7 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
         config: advantages, loss, plan and schedule.
         train_state: the policy that sampled the episodes, and its optimizer.
         episodes: one batch.
+        teacher: the policy that ``config.teacher`` names, where it names one.
 
     Returns:
         The new train state, the advantages and the step's metrics.
@@ -68,24 +84,31 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
     Example:
         >>> learned = learn(config, train_state, episodes)
     """
-    raw = group_advantages(episodes, config.advantage)
-    advantages = normalise(raw, episodes, config.normaliser, max_tokens=config.rollout.max_tokens)
-    total = GradientSum(train_state.policy, make_loss(config.loss), named_plan(config.gradients))
+    raw = taught(group_advantages(episodes, config.advantage), config.teacher)
+    whole, own = divisors(raw, episodes, config.normaliser, max_tokens=config.rollout.max_tokens)
+    by = [whole * divisor for divisor in own]
+    advantages = divide(raw, by)
+    plan, policy = named_plan(config.gradients), train_state.policy
+    total = GradientSum(policy, run_loss(config), plan)
+    others = OtherPolicies(policy, teacher, plan, config.kl, config.teacher)
     # Segments without a token cost nothing, but another number of them is another program.
     longest = max(len(episode.tokens) for episode in episodes)
     options = config.gradients
     segments = options.plan == "segments"
     group = config.rollout.group_size
-    for batch in micro_batches(
+    batches = micro_batches(
         episodes,
         advantages,
         rows=options.rows,
         tokens=options.tokens,
         size=bucket(longest) if segments else None,
         together=group if segments and options.rows % group == 0 else None,
-    ):
+        shares=[1 / divisor for divisor in by] if compares(config) else None,
+    )
+    for batch in others.compare(batches, episodes):
         total.add(batch)
-    return step_with(config, train_state, total, raw, advantages)
+    learned = step_with(config, train_state, total, raw, advantages)
+    return learned._replace(metrics=learned.metrics | others.metrics())
 
 
 def step_with(
@@ -146,6 +169,21 @@ def make_loss(config: LossConfig) -> Loss:
         case CrossEntropyConfig():
             return CrossEntropy()
     raise TypeError(f"loss: expected a kind that has a loss, got {type(config).__name__}")
+
+
+def run_loss(config: TrainConfig) -> Loss:
+    """The loss of a run: the one that it names, with the KL term where that stands in the loss.
+
+    Example:
+        >>> run_loss(config)
+        Ppo(clip_low_threshold=0.8, clip_high_threshold=1.2)
+    """
+    return loss_with_kl(make_loss(config.loss), config.kl)
+
+
+def compares(config: TrainConfig) -> bool:
+    """Whether a run compares its policy with another one, so that its batches need shares."""
+    return config.kl.on or config.teacher.on
 
 
 def schedule(config: TrainConfig) -> optax.Schedule:

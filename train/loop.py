@@ -39,6 +39,7 @@ from mintjax.train.rollout_metrics import rollout_metrics
 from mintjax.train.run_directory import RunDirectory, open_run
 from mintjax.train.sampler import one_after_another
 from mintjax.train.signals import StopRequest, stop_requests
+from mintjax.train.teacher import load_teacher
 from mintjax.train.transcripts import episode_rows, to_html
 from mintjax.types import Episode
 
@@ -68,11 +69,19 @@ def run(config: TrainConfig, *, overwrite: bool = False) -> TrainState:
         train_unembed=model.train_unembed,
         dtype=model.dtype,
     )
-    return train(config, policy, load_tokenizer(model.name), overwrite=overwrite)
+    tokenizer = load_tokenizer(model.name)
+    return train(
+        config, policy, tokenizer, overwrite=overwrite, teacher=load_teacher(config, tokenizer)
+    )
 
 
 def train(
-    config: TrainConfig, policy: Policy, tokenizer: Any, *, overwrite: bool = False
+    config: TrainConfig,
+    policy: Policy,
+    tokenizer: Any,
+    *,
+    overwrite: bool = False,
+    teacher: Policy | None = None,
 ) -> TrainState:
     """Trains a policy in an environment, from the beginning or from where an interrupted run left off.
 
@@ -83,6 +92,7 @@ def train(
         policy: with a fresh adapter.
         tokenizer: the policy's, as renderers take it.
         overwrite: discard what an earlier run left in the run directory.
+        teacher: what ``config.teacher`` names, where it names one; of the policy's vocabulary.
 
     Returns:
         The train state after the last step that was finished.
@@ -123,6 +133,7 @@ def train(
             stop,
             compiles,
             _origin(config, policy, tokenizer),
+            teacher,
         )
         return loop.run(train_state)
 
@@ -144,6 +155,7 @@ class _Loop:
     stop: StopRequest
     compiles: Compiles
     origin: dict[str, str]
+    teacher: Policy | None = None
     times: dict[str, float] = field(default_factory=dict)
 
     def run(self, train_state: TrainState) -> TrainState:
@@ -221,13 +233,15 @@ class _Loop:
         config, start = self.config, time.perf_counter()
         tasks = config.environment.tasks(step - 1, config.rollout.groups, config.seed)
         walked = config.gradients.plan == "reverse_only"
-        accumulation = Accumulation(config, train_state) if walked else None
+        accumulation = Accumulation(config, train_state, self.teacher) if walked else None
         episodes, metrics = self._sample(
             train_state.policy, tasks, step, phase="rollout", accumulation=accumulation
         )
         with self._phase("learn"):
             learned = (
-                accumulation.finish() if accumulation else learn(config, train_state, episodes)
+                accumulation.finish()
+                if accumulation
+                else learn(config, train_state, episodes, self.teacher)
             )
         with self._phase("write"):
             self._write_episodes(step, episodes, learned.advantages)
