@@ -23,6 +23,7 @@ from mintjax.train.config import (
     PpoConfig,
     TrainConfig,
 )
+from mintjax.train.config_dataset import DatasetConfig
 from mintjax.train.distillation import taught
 from mintjax.train.gradient_sum import GradientSum
 from mintjax.train.kl import loss_with_kl
@@ -139,16 +140,39 @@ def step_with(
     metrics = advantage_metrics(raw)
     if total.grads is None:
         return Learned(train_state, advantages, metrics | total.metrics() | {"update/skipped": 1.0})
+    train_state, stepped = step(config, train_state, total)
+    metrics |= total.metrics() | stepped | {"update/skipped": 0.0}
+    return Learned(train_state, advantages, metrics)
+
+
+def step(
+    config: TrainConfig | DatasetConfig, train_state: TrainState, total: GradientSum
+) -> tuple[TrainState, dict[str, float]]:
+    """Makes the optimizer step of a gradient that is there.
+
+    Args:
+        config: the schedule.
+        train_state: the policy that the gradient is of, and its optimizer.
+        total: the gradient, of one micro-batch at least.
+
+    Returns:
+        The new train state, ``grad_norm`` and ``learning_rate``.
+
+    Raises:
+        NonFiniteError: if the loss or the gradient is nan or infinite. Nothing is updated.
+
+    Example:
+        >>> train_state, metrics = step(config, train_state, total)
+    """
+    assert total.grads is not None  # there was a micro-batch
     norm = float(global_norm(total.grads))
     if not np.isfinite([total.value, norm]).all():
         raise NonFiniteError(
             f"update {int(train_state.step) + 1}: the loss is {total.value} and the gradient's norm {norm}, expected "
             f"finite numbers; the policy was not updated. Lower optimizer.learning_rate or set optimizer.clip_norm"
         )
-    rate = np.asarray(schedule(config)(int(train_state.step)))
-    metrics |= total.metrics()
-    metrics |= {"grad_norm": norm, "learning_rate": float(rate), "update/skipped": 0.0}
-    return Learned(update(train_state, total.grads), advantages, metrics)
+    rate = float(np.asarray(schedule(config)(int(train_state.step))))
+    return update(train_state, total.grads), {"grad_norm": norm, "learning_rate": rate}
 
 
 def make_loss(config: LossConfig) -> Loss:
@@ -186,7 +210,7 @@ def compares(config: TrainConfig) -> bool:
     return config.kl.on or config.teacher.on
 
 
-def schedule(config: TrainConfig) -> optax.Schedule:
+def schedule(config: TrainConfig | DatasetConfig) -> optax.Schedule:
     """The run's learning rate as a function of the updates made."""
     options = config.optimizer
     return make_schedule(
@@ -194,7 +218,7 @@ def schedule(config: TrainConfig) -> optax.Schedule:
     )
 
 
-def optimizer(config: TrainConfig) -> optax.GradientTransformation:
+def optimizer(config: TrainConfig | DatasetConfig) -> optax.GradientTransformation:
     """The run's optimizer."""
     options = config.optimizer
     return make_optimizer(

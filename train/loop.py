@@ -4,7 +4,6 @@ Everything random is drawn from the run's seed and the step's number, and the tr
 So a run that was killed goes on from its last checkpoint to the very numbers that it would have had.
 """
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from mintjax.train.invocation import record_invocation
 from mintjax.train.learner import learn, optimizer
 from mintjax.train.metrics import append_metrics
 from mintjax.train.optimizer import TrainState, init_train_state
+from mintjax.train.origin import check_vocabulary, origin_of
 from mintjax.train.plan import Plan, with_kernel
 from mintjax.train.plan_choice import PlanChoice
 from mintjax.train.plan_settling import settle_plan
@@ -110,7 +110,7 @@ def train(
     """
     renderer = get_renderer(config.renderer, tokenizer)
     renderer.stop_tokens()  # a tokenizer without the format's control tokens is refused before a run directory is made
-    _check_vocabulary(config, policy, tokenizer)
+    check_vocabulary(config.model.name, policy, tokenizer)
     # An attention kernel that cannot serve is refused before, too.
     with_kernel(Plan(attention=config.gradients.attention), policy)
     with (
@@ -132,7 +132,7 @@ def train(
             reporter,
             stop,
             compiles,
-            _origin(config, policy, tokenizer),
+            origin_of(config.model.name, config.renderer, policy, tokenizer),
             teacher,
         )
         return loop.run(train_state)
@@ -336,27 +336,3 @@ class _Loop:
         start = time.perf_counter()
         yield
         self.times[name] = self.times.get(name, 0.0) + time.perf_counter() - start
-
-
-def _check_vocabulary(config: TrainConfig, policy: Policy, tokenizer: Any) -> None:
-    """Refuses ids that the model has no embedding for: a gather would clamp them in silence."""
-    tokens, rows = adapt(tokenizer).size, policy.config.vocab_size
-    if tokens > rows:
-        raise ValueError(
-            f"tokenizer: it has {tokens} tokens, and the model {config.model.name} embeddings for {rows}; use the "
-            f"tokenizer that belongs to the model"
-        )
-
-
-def _origin(config: TrainConfig, policy: Policy, tokenizer: Any) -> dict[str, str]:
-    """What a checkpoint of an adapter means nothing without, as texts to compare."""
-    weights = hashlib.sha256()
-    for part in (policy.base["norm"], policy.base["embed"][:16]):
-        weights.update(np.asarray(part).tobytes())
-    return {
-        "base": config.model.name,
-        "base_config": repr(policy.config),
-        "base_weights": weights.hexdigest(),
-        "renderer": config.renderer,
-        "tokenizer": adapt(tokenizer).fingerprint,
-    }
