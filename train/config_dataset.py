@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mintjax.train.config import CheckpointConfig, OptimizerConfig, PolicyConfig
+from mintjax.train.config import OptimizerConfig, PolicyConfig
 from mintjax.train.config_checks import require
 
 
@@ -66,8 +66,19 @@ class HeldOutConfig:
         require(self.every >= 0, "evaluation.every", "at least 0", self.every)
 
 
-def _checkpoints() -> CheckpointConfig:
-    return CheckpointConfig(every=10, keep_best=False)
+@dataclass(frozen=True)
+class SavesConfig:
+    """When checkpoints are written and which are kept."""
+
+    every: int = 10
+    """Steps between two checkpoints; the last step always has one."""
+    keep_last: int = 2
+    """How many of the newest are kept."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.every >= 1, "checkpoint.every", "at least 1", self.every)
+        require(self.keep_last >= 1, "checkpoint.keep_last", "at least 1", self.keep_last)
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,7 @@ class DatasetConfig:
     """The optimizer."""
     gradients: RowsConfig = field(default_factory=RowsConfig)
     """Rows and gradients."""
-    checkpoint: CheckpointConfig = field(default_factory=_checkpoints)
+    checkpoint: SavesConfig = field(default_factory=SavesConfig)
     """Checkpoints."""
     evaluation: HeldOutConfig = field(default_factory=HeldOutConfig)
     """Evaluations on data that is held out."""
@@ -106,12 +117,6 @@ class DatasetConfig:
         require(self.steps >= 1, "steps", "at least 1", self.steps)
         require(self.batch >= 1, "batch", "at least 1", self.batch)
         require(0 <= self.seed < 2**32, "seed", "from 0 to 2**32 - 1", self.seed)
-        require(
-            not self.checkpoint.keep_best,
-            "checkpoint.keep_best",
-            "false: without rewards none is the best",
-            self.checkpoint.keep_best,
-        )
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,14 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from mintjax.cache import bucket
 from mintjax.loading import load_policy, load_tokenizer
 from mintjax.policy import Policy
 from mintjax.renderers import get_renderer
 from mintjax.train import checkpoints
 from mintjax.train.batches import Batch
 from mintjax.train.compiles import Compiles, counted_compiles, keep_compiled
+from mintjax.train.config import CheckpointConfig
 from mintjax.train.config_dataset import DatasetConfig, DpoConfig, SftConfig
 from mintjax.train.data_files import read_examples
 from mintjax.train.data_order import examples_at
@@ -229,6 +231,7 @@ class _Loop:
         )
 
     def _save(self, number: int, train_state: TrainState, row: dict[str, Any]) -> None:
+        options = self.config.checkpoint
         state = {
             "step": number,
             "version": int(train_state.policy.version),
@@ -243,7 +246,7 @@ class _Loop:
             state,
             metrics=row,
             origin=self.origin,
-            keep=self.config.checkpoint,
+            keep=CheckpointConfig(options.every, options.keep_last, keep_best=False),
         )
 
     def _step(self, number: int, train_state: TrainState) -> tuple[TrainState, dict[str, Any]]:
@@ -282,11 +285,14 @@ class _Loop:
     def _batches(self, policy: Policy, examples: Sequence[Example]) -> list[Batch]:
         """Micro-batches of examples, with the base model's log probabilities where the loss compares with them."""
         options = self.config.gradients
+        longest = max(len(document.tokens) for example in examples for document in example)
         batches = lay_out(
             self.objective.weigh(examples),
             rows=options.rows,
             row_tokens=options.row_tokens,
             packing=options.packing,
+            # Segments without a token cost nothing, but another number of them is another program.
+            size=bucket(longest) if options.plan == "segments" else None,
         )
         if not self.objective.needs_reference:
             return batches

@@ -41,8 +41,8 @@ def lay_out(
 
     Args:
         examples: with weights that are normalised already.
-        rows: B of every micro-batch; the last one is filled up with empty rows. Without packing, a multiple of the documents
-            of an example.
+        rows: B of every micro-batch, without packing a multiple of the documents of an example. Where half of them hold the
+            last rows, they do, and so on; then that micro-batch is filled up with empty rows.
         row_tokens: most tokens in a row.
         packing: whether documents share rows.
         size: N of every micro-batch; None is the longest row's padded length (:func:`padded_length`).
@@ -69,7 +69,10 @@ def lay_out(
     for first in range(0, len(filled), rows):
         here = filled[first : first + rows]
         longest = max(sum(len(document.tokens) for document in row) for row in here)
-        batches.append(_batch(here, rows, size or padded_length(longest), packing))
+        count = rows
+        while count % (2 * together) == 0 and count // 2 >= len(here):
+            count //= 2
+        batches.append(_batch(here, count, size or padded_length(longest), packing))
     return batches
 
 

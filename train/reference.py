@@ -36,4 +36,4 @@ def reference_logprobs(
         plan = replace(plan, kind="segments")
     # The loss is not looked at: any will do.
     found = evaluate(policy, batch, CrossEntropy(), plan).logprobs
-    return np.where(batch.mask > 0, found, 0).astype(batch.logprobs.dtype)
+    return np.where(batch.mask > 0, found, 0)

@@ -100,6 +100,7 @@ def test_packing_fills_rows():
     apart = lay_out(examples, rows=4, row_tokens=256, packing=False)
     assert [batch.length.tolist() for batch in apart] == [[130, 120, 90, 70], [61, 33, 2, 0]]
     assert apart[0].starts is None
+    assert [batch.tokens.shape for batch in lay_out(examples, rows=4, row_tokens=256)] == [(2, 256)]
 
 
 def test_documents_of_an_example_stay_together():
