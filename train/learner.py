@@ -7,17 +7,11 @@ import numpy as np
 import optax
 
 from mintjax.cache import bucket
-from mintjax.train.advantages import Advantages, advantage_metrics, group_advantages, normalise
+from mintjax.train.advantages import Advantages, advantage_metrics, group_advantages
 from mintjax.train.batches import micro_batches
-from mintjax.train.config import (
-    CrossEntropyConfig,
-    ImportanceSamplingConfig,
-    LossConfig,
-    PpoConfig,
-    TrainConfig,
-)
+from mintjax.train.config import TrainConfig
 from mintjax.train.gradient_sum import GradientSum
-from mintjax.train.losses import CrossEntropy, ImportanceSampling, Loss, Ppo
+from mintjax.train.normalisers import divide, divisors
 from mintjax.train.optimizer import (
     TrainState,
     global_norm,
@@ -26,6 +20,7 @@ from mintjax.train.optimizer import (
     update,
 )
 from mintjax.train.plan_choice import named_plan
+from mintjax.train.truncation import shaped
 from mintjax.types import Episode
 
 
@@ -68,9 +63,11 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
     Example:
         >>> learned = learn(config, train_state, episodes)
     """
-    raw = group_advantages(episodes, config.advantage)
-    advantages = normalise(raw, episodes, config.normaliser, max_tokens=config.rollout.max_tokens)
-    total = GradientSum(train_state.policy, make_loss(config.loss), named_plan(config.gradients))
+    raw = compare(config, episodes)
+    whole, own = divisors(raw, episodes, config.normaliser, max_tokens=config.rollout.max_tokens)
+    by = [whole * divisor for divisor in own]
+    advantages = divide(raw, by)
+    total = GradientSum(train_state.policy, config.full_loss, named_plan(config.gradients))
     # Segments without a token cost nothing, but another number of them is another program.
     longest = max(len(episode.tokens) for episode in episodes)
     options = config.gradients
@@ -83,9 +80,29 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
         tokens=options.tokens,
         size=bucket(longest) if segments else None,
         together=group if segments and options.rows % group == 0 else None,
+        shares=[1 / divisor for divisor in by],
     ):
         total.add(batch)
     return step_with(config, train_state, total, raw, advantages)
+
+
+def compare(config: TrainConfig, episodes: Sequence[Episode]) -> Advantages:
+    """The advantages that a configuration asks for, not yet normalised.
+
+    Args:
+        config: truncation and advantage.
+        episodes: whole groups.
+
+    Returns:
+        The advantages; an episode that is left out because it was truncated has none.
+
+    Raises:
+        ValueError: see :func:`mintjax.train.advantages.group_advantages`.
+
+    Example:
+        >>> constant = [g for g, signal in compare(config, episodes).signal.items() if not signal]
+    """
+    return group_advantages(shaped(episodes, config.truncation), config.advantage)
 
 
 def step_with(
@@ -126,26 +143,6 @@ def step_with(
     metrics |= total.metrics()
     metrics |= {"grad_norm": norm, "learning_rate": float(rate), "update/skipped": 0.0}
     return Learned(update(train_state, total.grads), advantages, metrics)
-
-
-def make_loss(config: LossConfig) -> Loss:
-    """The loss that a configuration describes.
-
-    Raises:
-        TypeError: for a kind that is registered but has no loss here.
-
-    Example:
-        >>> make_loss(PpoConfig(clip_high_threshold=1.28))
-        Ppo(clip_low_threshold=0.8, clip_high_threshold=1.28)
-    """
-    match config:
-        case PpoConfig():
-            return Ppo(config.clip_low_threshold, config.clip_high_threshold)
-        case ImportanceSamplingConfig():
-            return ImportanceSampling()
-        case CrossEntropyConfig():
-            return CrossEntropy()
-    raise TypeError(f"loss: expected a kind that has a loss, got {type(config).__name__}")
 
 
 def schedule(config: TrainConfig) -> optax.Schedule:
