@@ -4,7 +4,7 @@ The weights do not change before the optimizer steps, so that cache is all a bac
 before the next groups are sampled: memory for caches is bounded by the groups in flight, not by the batch.
 
 An advantage compares the episodes of one group, so it is known when the group ends. What it is divided by is not: a
-normaliser counts over the whole batch. That count is one number (`mintjax.train.advantages.Divisors`), and a loss that
+normaliser counts over the whole batch. That count is one number (`mintjax.train.normalisers.Divisors`), and a loss that
 is proportional to the advantages lets it divide the finished sum. The gradient is that of the whole batch.
 """
 
@@ -16,13 +16,11 @@ from jaxtyping import Int
 
 from mintjax.cache import State, row_capacity, take_rows
 from mintjax.policy import Policy
-from mintjax.train.advantages import divide, divisors, group_advantages
 from mintjax.train.batches import micro_batches
 from mintjax.train.config import TrainConfig
-from mintjax.train.distillation import taught
 from mintjax.train.gradient_sum import GradientSum
-from mintjax.train.learner import Learned, compares, make_loss, run_loss, step_with
-from mintjax.train.losses import scales_with_advantages
+from mintjax.train.learner import Learned, compare, step_with
+from mintjax.train.normalisers import divide, divisors
 from mintjax.train.optimizer import TrainState
 from mintjax.train.other_policies import OtherPolicies
 from mintjax.train.plan_choice import named_plan
@@ -51,19 +49,14 @@ class Accumulation:
             teacher: the policy that ``config.teacher`` names, where it names one.
 
         Raises:
-            ValueError: where the loss is not proportional to the advantages.
+            ValueError: where the advantages are those of a whole batch, or the loss is not proportional to them or needs
+                whole rows.
         """
-        loss = make_loss(config.loss)
-        if not scales_with_advantages(loss):
-            raise ValueError(
-                f"loss: {type(loss).__name__} is not proportional to the advantages, and what normaliser "
-                f"{config.normaliser!r} divides them by is known at the end of a batch alone; take gradients.plan "
-                f"'segments' or 'packed', whose gradient is computed then"
-            )
+        if config.accumulation_refusal:
+            raise ValueError(f"gradients.plan: {config.accumulation_refusal}")
         self._config, self._train_state = config, train_state
         policy, plan = train_state.policy, named_plan(config.gradients)
-        # A KL term is multiplied by its share, which scales as the advantages do.
-        self._total = GradientSum(policy, run_loss(config), plan)
+        self._total = GradientSum(policy, config.full_loss, plan)
         self._others = OtherPolicies(policy, teacher, plan, config.kl, config.teacher)
         self._episodes: list[Episode] = []
 
@@ -90,7 +83,7 @@ class Accumulation:
                 f"episodes: groups {sorted(again)} have been added already; an advantage compares all "
                 f"episodes of a group, so add them together"
             )
-        raw = taught(group_advantages(episodes, options.advantage), options.teacher)
+        raw = compare(options, episodes)
         own = divisors(raw, episodes, options.normaliser, max_tokens=options.rollout.max_tokens).own
         # A micro-batch of more rows than there are in flight would be padding. One as long as the cache is not: segments
         # without a token cost nothing, and another number of them would be another program.
@@ -106,9 +99,9 @@ class Accumulation:
             tokens=options.gradients.tokens,
             size=size,
             together=together,
-            shares=[1 / divisor for divisor in own] if compares(options) else None,
+            shares=[1 / divisor for divisor in own],
         )
-        for batch in self._others.compare(batches, episodes):
+        for batch in self._others.ask(batches, episodes):
             assert state is not None and batch.episodes is not None  # tokens were fed
             fan = math.gcd(batch.episodes.size, together)
             self._total.add(batch, take_rows(state, _rows_of(batch.episodes), fan=fan))
@@ -127,7 +120,7 @@ class Accumulation:
             >>> learned = accumulation.finish()
         """
         options = self._config
-        raw = taught(group_advantages(self._episodes, options.advantage), options.teacher)
+        raw = compare(options, self._episodes)
         batch, own = divisors(
             raw, self._episodes, options.normaliser, max_tokens=options.rollout.max_tokens
         )

@@ -128,7 +128,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
     Example:
         >>> to_dict(config)["loss"]
-        {'type': 'ppo', 'clip_low_threshold': 0.8, 'clip_high_threshold': 1.2}
+        {'type': 'ppo', 'ratio_min': 0.8, 'ratio_max': 1.2, 'negative_ratio_max': None}
     """
     return draccus.encode(config)
 

@@ -40,7 +40,7 @@ def is_choice(kind: Any) -> bool:
         kind: the type of a field.
 
     Example:
-        >>> is_choice(LossConfig), is_choice(PpoConfig)
+        >>> is_choice(Loss), is_choice(Ppo)
         (True, False)
     """
     return isinstance(kind, type) and draccus.ChoiceRegistry in kind.__bases__
@@ -148,8 +148,8 @@ def kind_of(section: Any, raw: Any, path: tuple[str, ...]) -> Any:
         ConfigError: if the type is missing where there is no default, or unknown.
 
     Example:
-        >>> kind_of(LossConfig, {}, ("loss",))
-        <class 'mintjax.train.config.PpoConfig'>
+        >>> kind_of(Loss, {}, ("loss",))
+        <class 'mintjax.train.losses.Ppo'>
     """
     if not is_choice(section):
         return section
@@ -184,7 +184,7 @@ def check(
     Example:
         >>> check(TrainConfig, {"seeed": 1}, (), partial=True)
         Traceback (most recent call last):
-        mintjax.train.config.ConfigError: seeed: unknown field of TrainConfig; did you mean seed?
+        mintjax.train.config_checks.ConfigError: seeed: unknown field of TrainConfig; did you mean seed?
     """
     where = ".".join(path)
     top = top or section

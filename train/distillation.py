@@ -5,6 +5,8 @@ a token answers for itself; with the importance-sampling loss that is the gradie
 (Agarwal et al., arXiv:2306.13649, with the reverse KL).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float
 
@@ -13,26 +15,30 @@ from mintjax.train.batches import Batch
 from mintjax.train.config_references import TeacherConfig
 
 
-def taught(advantages: Advantages, teacher: TeacherConfig) -> Advantages:
+def taught(advantages: Advantages, teacher: TeacherConfig, left_out: Sequence[bool]) -> Advantages:
     """Advantages to lay a batch out with, where a teacher grades all that was sampled.
 
     Args:
         advantages: the rewards', not yet normalised.
         teacher: they come back as they are without one.
+        left_out: of each episode, whether none of its tokens is to be trained.
 
     Returns:
-        The rewards' advantages or zeros, with every turn trained: a teacher has something to say where all rewards are
-        equal too. ``signal`` stays the rewards'.
+        The rewards' advantages or zeros, with every turn trained of episodes that are not left out: a teacher has something
+        to say where all rewards are equal too. ``signal`` stays the rewards'.
 
     Example:
-        >>> raw = taught(group_advantages(episodes), config.teacher)
+        >>> raw = taught(group_advantages(episodes), config.teacher, [False] * len(episodes))
     """
     if not teacher.on:
         return advantages
     kept = float(teacher.rewards)
     return advantages._replace(
         values=tuple(kept * value for value in advantages.values),
-        trained=tuple(np.ones_like(turns) for turns in advantages.trained),
+        trained=tuple(
+            np.full_like(turns, not out)
+            for turns, out in zip(advantages.trained, left_out, strict=True)
+        ),
     )
 
 

@@ -16,14 +16,14 @@ from jaxtyping import Array, Float
 from mintjax.train.batches import Batch
 from mintjax.train.config_dataset import DpoConfig
 from mintjax.train.data_files import DataError, field_of
-from mintjax.train.losses import LossInputs
+from mintjax.train.losses import Loss, LossInputs
 from mintjax.train.packing import Document, Example
 from mintjax.train.plan_arguments import row_numbers
 from mintjax.train.sft import document_of
 
 
 @dataclass(frozen=True)
-class Dpo:
+class Dpo(Loss):
     """The loss of pairs that stand side by side: rows, or documents, 2i chosen and 2i + 1 rejected.
 
     Each token's term is its pair's loss times the token's weight; the weights of a pair's tokens add up to its share.
@@ -31,6 +31,8 @@ class Dpo:
     Attributes:
         beta: how dear it is to leave the reference.
     """
+
+    whole_rows = True
 
     beta: float = 0.1
 

@@ -13,7 +13,7 @@ from mintjax.cache import State
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
 from mintjax.train.gradients import add_gradients, gradients
-from mintjax.train.kl import WithKl
+from mintjax.train.kl_loss import WithKl
 from mintjax.train.losses import Loss
 from mintjax.train.plan import Plan
 from mintjax.train.plan_arguments import TokensRun

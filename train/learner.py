@@ -8,26 +8,13 @@ import optax
 
 from mintjax.cache import bucket
 from mintjax.policy import Policy
-from mintjax.train.advantages import (
-    Advantages,
-    advantage_metrics,
-    divide,
-    divisors,
-    group_advantages,
-)
+from mintjax.train.advantages import Advantages, advantage_metrics, group_advantages
 from mintjax.train.batches import micro_batches
-from mintjax.train.config import (
-    CrossEntropyConfig,
-    ImportanceSamplingConfig,
-    LossConfig,
-    PpoConfig,
-    TrainConfig,
-)
+from mintjax.train.config import TrainConfig
 from mintjax.train.config_dataset import DatasetConfig
 from mintjax.train.distillation import taught
 from mintjax.train.gradient_sum import GradientSum
-from mintjax.train.kl import loss_with_kl
-from mintjax.train.losses import CrossEntropy, ImportanceSampling, Loss, Ppo
+from mintjax.train.normalisers import divide, divisors
 from mintjax.train.optimizer import (
     TrainState,
     global_norm,
@@ -37,6 +24,7 @@ from mintjax.train.optimizer import (
 )
 from mintjax.train.other_policies import OtherPolicies
 from mintjax.train.plan_choice import named_plan
+from mintjax.train.truncation import masked, shaped
 from mintjax.types import Episode
 
 
@@ -85,12 +73,12 @@ def learn(
     Example:
         >>> learned = learn(config, train_state, episodes)
     """
-    raw = taught(group_advantages(episodes, config.advantage), config.teacher)
+    raw = compare(config, episodes)
     whole, own = divisors(raw, episodes, config.normaliser, max_tokens=config.rollout.max_tokens)
     by = [whole * divisor for divisor in own]
     advantages = divide(raw, by)
     plan, policy = named_plan(config.gradients), train_state.policy
-    total = GradientSum(policy, run_loss(config), plan)
+    total = GradientSum(policy, config.full_loss, plan)
     others = OtherPolicies(policy, teacher, plan, config.kl, config.teacher)
     # Segments without a token cost nothing, but another number of them is another program.
     longest = max(len(episode.tokens) for episode in episodes)
@@ -104,12 +92,32 @@ def learn(
         tokens=options.tokens,
         size=bucket(longest) if segments else None,
         together=group if segments and options.rows % group == 0 else None,
-        shares=[1 / divisor for divisor in by] if compares(config) else None,
+        shares=[1 / divisor for divisor in by],
     )
-    for batch in others.compare(batches, episodes):
+    for batch in others.ask(batches, episodes):
         total.add(batch)
     learned = step_with(config, train_state, total, raw, advantages)
     return learned._replace(metrics=learned.metrics | others.metrics())
+
+
+def compare(config: TrainConfig, episodes: Sequence[Episode]) -> Advantages:
+    """The advantages that a configuration asks for, not yet normalised.
+
+    Args:
+        config: truncation, advantage and teacher.
+        episodes: whole groups.
+
+    Returns:
+        The advantages; an episode that is left out because it was truncated has none.
+
+    Raises:
+        ValueError: see :func:`mintjax.train.advantages.group_advantages`.
+
+    Example:
+        >>> constant = [g for g, signal in compare(config, episodes).signal.items() if not signal]
+    """
+    raw = group_advantages(shaped(episodes, config.truncation), config.advantage)
+    return taught(raw, config.teacher, [masked(x, config.truncation) for x in episodes])
 
 
 def step_with(
@@ -173,41 +181,6 @@ def step(
         )
     rate = float(np.asarray(schedule(config)(int(train_state.step))))
     return update(train_state, total.grads), {"grad_norm": norm, "learning_rate": rate}
-
-
-def make_loss(config: LossConfig) -> Loss:
-    """The loss that a configuration describes.
-
-    Raises:
-        TypeError: for a kind that is registered but has no loss here.
-
-    Example:
-        >>> make_loss(PpoConfig(clip_high_threshold=1.28))
-        Ppo(clip_low_threshold=0.8, clip_high_threshold=1.28)
-    """
-    match config:
-        case PpoConfig():
-            return Ppo(config.clip_low_threshold, config.clip_high_threshold)
-        case ImportanceSamplingConfig():
-            return ImportanceSampling()
-        case CrossEntropyConfig():
-            return CrossEntropy()
-    raise TypeError(f"loss: expected a kind that has a loss, got {type(config).__name__}")
-
-
-def run_loss(config: TrainConfig) -> Loss:
-    """The loss of a run: the one that it names, with the KL term where that stands in the loss.
-
-    Example:
-        >>> run_loss(config)
-        Ppo(clip_low_threshold=0.8, clip_high_threshold=1.2)
-    """
-    return loss_with_kl(make_loss(config.loss), config.kl)
-
-
-def compares(config: TrainConfig) -> bool:
-    """Whether a run compares its policy with another one, so that its batches need shares."""
-    return config.kl.on or config.teacher.on
 
 
 def schedule(config: TrainConfig | DatasetConfig) -> optax.Schedule:

@@ -28,7 +28,7 @@ class OtherPolicies:
 
     Example:
         >>> others = OtherPolicies(policy, None, Plan(), config.kl, config.teacher)
-        >>> for batch in others.compare(micro_batches(episodes, advantages, rows=8, shares=shares), episodes):
+        >>> for batch in others.ask(micro_batches(episodes, advantages, rows=8, shares=shares), episodes):
         ...     total.add(batch)
         >>> others.metrics()
         {'kl_ref/k1': 0.021, 'kl_ref/k3': 0.020}
@@ -49,7 +49,7 @@ class OtherPolicies:
                 f"teacher: {self.teaching.model!r} is to be asked, and came None; load it with load_teacher"
             )
 
-    def compare(self, batches: Sequence[Batch], episodes: Sequence[Episode]) -> list[Batch]:
+    def ask(self, batches: Sequence[Batch], episodes: Sequence[Episode]) -> list[Batch]:
         """The batches with what a reference or teacher adds to them; as they are where there is neither.
 
         Args:
@@ -60,7 +60,7 @@ class OtherPolicies:
             Micro-batches in the same order.
 
         Example:
-            >>> batches = others.compare(batches, episodes)
+            >>> batches = others.ask(batches, episodes)
         """
         found = list(batches)
         if self.kl.on:

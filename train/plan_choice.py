@@ -179,7 +179,7 @@ def plan_needs(config: TrainConfig, shapes: Shapes) -> list[PlanNeed]:
         shapes: the policy's.
 
     Returns:
-        Every plan that can compute the run's gradient, with and without rematerialisation.
+        Every plan that can serve the run's loss and advantages, with and without rematerialisation.
 
     Example:
         >>> [need.name for need in plan_needs(config, shapes_of(policy))]
@@ -190,11 +190,11 @@ def plan_needs(config: TrainConfig, shapes: Shapes) -> list[PlanNeed]:
     caches = rollout.cache_rows * token_bytes(shapes).cache
     needs = []
     for (kind, remat), forwards in PLAN_COSTS.items():
-        if kind == "reverse_only" and config.kl.needs_whole_batch:
-            continue
         plan = named_plan(replace(options, plan=kind, remat=remat, memory=None))
         need = PlanNeed(plan, forwards, plan_memory(shapes, plan, options.rows), options.rows)
         if kind == "reverse_only":
+            if config.accumulation_refusal:
+                continue
             need = replace(need, held=caches, capacity=rollout.capacity)
         needs.append(need)
     return needs

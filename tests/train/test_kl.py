@@ -16,7 +16,8 @@ from mintjax.train.config import ConfigError
 from mintjax.train.config_references import KlConfig, TeacherConfig
 from mintjax.train.distillation import graded, taught
 from mintjax.train.gradients import gradients
-from mintjax.train.kl import WithKl, kl_metrics, penalised
+from mintjax.train.kl import kl_metrics, penalised
+from mintjax.train.kl_loss import WithKl
 from mintjax.train.learner import learn, optimizer
 from mintjax.train.losses import ImportanceSampling
 from mintjax.train.optimizer import init_train_state
@@ -128,11 +129,13 @@ def test_teachers_advantage_by_hand(make_episode):
     raw = Advantages(
         (np.array([0.5, 0]), np.zeros(1)), (np.array([True, False]), np.array([False])), {0: True}
     )
-    alone = taught(raw, TeacherConfig("teacher"))
+    alone = taught(raw, TeacherConfig("teacher"), [False, False])
     assert all(turns.all() for turns in alone.trained) and not np.concatenate(alone.values).any()
-    beside = taught(raw, TeacherConfig("teacher", rewards=True))
+    beside = taught(raw, TeacherConfig("teacher", rewards=True), [False, False])
     assert all(turns.all() for turns in beside.trained) and beside.values[0][0] == 0.5
-    assert taught(raw, TeacherConfig()) is raw
+    left_out = taught(raw, TeacherConfig("teacher"), [False, True])
+    assert [turns.all() for turns in left_out.trained] == [True, False]
+    assert taught(raw, TeacherConfig(), [False, False]) is raw
 
 
 def played(make_episode):
@@ -232,7 +235,7 @@ def test_constant_groups_are_not_pulled_to_the_reference(make_episode):
         ({"place": "loss"}, r"kl\.estimator: expected k2 or k3 where kl\.place is 'loss'"),
         ({"estimator": "k3"}, r"kl\.estimator: expected k1 where kl\.place is 'reward'"),
         ({"coefficient": -1.0}, r"kl\.coefficient: expected a number of at least 0"),
-        ({}, r"kl\.centre: expected \"group\" with gradients\.plan \"reverse_only\""),
+        ({}, r"gradients\.plan: kl\.centre \"batch\" takes the mean over the whole batch"),
     ],
 )
 def test_what_has_the_gradient_of_no_kl_is_refused(kl, message):
