@@ -352,10 +352,10 @@ class TrainConfig:
         require(self.normaliser in NORMALISERS, "normaliser", normalisers, self.normaliser)
         most, soft = self.rollout.max_turns * self.rollout.max_tokens, self.truncation
         require(
-            soft.budget - soft.cache < most,
+            soft.budget < most + soft.cache,
             "truncation.budget",
-            f"less than truncation.cache above {most}, the most tokens of an episode (rollout.max_turns * "
-            "rollout.max_tokens), since no episode would meet the penalty",
+            f"less than {most} (rollout.max_turns * rollout.max_tokens, the most tokens of an episode) plus "
+            "truncation.cache, since no episode would meet the penalty",
             soft.budget,
         )
         rounds = self.rollout.resample_rounds

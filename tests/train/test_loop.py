@@ -144,10 +144,16 @@ def test_groups_without_signal_make_no_update_and_are_counted(tmp_path, parts, m
     assert all(jax.tree.leaves(same))
 
 
-def test_a_run_by_whole_rows_and_the_whole_batch_says_what_its_bounds_did(tmp_path, parts):
-    """GSPO with weights of whole rows, and REINFORCE++: whatever sees more than a token, and more than a group."""
+def test_a_run_by_whole_rows_and_the_whole_batch_begins_with_ratios_of_1(tmp_path, parts):
+    """GSPO with weights of whole rows, and REINFORCE++: whatever sees more than a token, and more than a group.
+
+    Log probabilities are of the whole distribution at the sampling temperature, for the sampler and the trainer alike,
+    though top-k and top-p let it draw from a part of it alone.
+    """
+    rollout = {"groups": 2, "group_size": 3, "max_tokens": 12, "capacity": 192}
     config = tiny_config(
         str(tmp_path), "whole", steps=1,
+        rollout=rollout | {"temperature": 0.6, "top_k": 40, "top_p": 0.95},
         loss={"type": "gspo"},
         correction={"type": "masked", "level": "sequence"},
         advantage={"type": "reinforce_plus_plus", "gamma": 0.5},
@@ -157,12 +163,11 @@ def test_a_run_by_whole_rows_and_the_whole_batch_says_what_its_bounds_did(tmp_pa
     train_state = train(config, *parts)
     (row,) = read_metrics(tmp_path / "whole" / "metrics.jsonl")
     assert int(train_state.policy.version) == 1 and row["grad_norm"] > 0
-    # The sampler was the policy, so that every ratio is 1 but for rounding, and no bound acts.
+    assert row["mismatch/logp_abs_max"] < 1e-5
     assert (row["ratio/mean"], row["ratio/max"]) == (1, 1)
     assert row["correction/ratio_max"] == pytest.approx(1, abs=1e-4)
     assert row["correction/weight_mean"] == row["correction/ratio_mean"]
     assert row["correction/bound_mean"] == row["clip_ratio/region_mean"] == 0
-    assert row["plan/packed"] == 1
     assert 0 < row["truncation/episodes"] <= 1 and 0 <= row["truncation/penalty_mean"] <= 1
 
 
