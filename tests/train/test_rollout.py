@@ -2,57 +2,30 @@ import asyncio
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from mintjax.adapters import LoraConfig
 from mintjax.cache import ContextOverflowError
 from mintjax.extension import forward
-from mintjax.models.config import ModelConfig
 from mintjax.renderers import get_renderer
 from mintjax.train.environment import Step
 from mintjax.train.rollout import RolloutSettings, collect, rollout
 from mintjax.train.sampler import Sampler
 from mintjax.types import Segment
-from tests.tiny import tiny_policy
+from tests.train.tiny_speaker import speaking_policy, speaking_tokenizer
 
 LOGPROB_TOLERANCE = 1e-5
-CHARACTERS = (
-    "abcdefghijklmnopqrstuvwxyzAU:ĠĊ"  # as byte-level vocabularies write a space and a newline
-)
 SETTINGS = RolloutSettings(group_size=2, max_tokens=12, max_turns=4, temperature=0.8)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """A vocabulary so small that a random policy emits stop tokens often."""
-    vocabulary = {character: number for number, character in enumerate(CHARACTERS)}
-    made = Tokenizer(models.BPE(vocabulary, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    names = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
-    made.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
-    return made
+    return speaking_tokenizer()
 
 
 @pytest.fixture(scope="module")
-def policy(tokenizer):
-    config = ModelConfig(
-        name="tiny",
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=16,
-        intermediate_size=24,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=8,
-        context=512,
-        tied_head=False,
-    )
-    made = tiny_policy(config=config, lora=LoraConfig(rank=2, alpha=4.0))
-    return made.replace(version=jnp.int32(7))
+def policy():
+    return speaking_policy()
 
 
 def say(text, role="user"):
