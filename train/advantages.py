@@ -51,7 +51,7 @@ class Advantages(NamedTuple):
 
 
 def group_advantages(episodes: Sequence[Episode], estimator: str = "group_turn_mean") -> Advantages:
-    """Compare the episodes of each group.
+    """Compare the episodes of each group; in a game, those of each of its seats.
 
     Args:
         episodes: a batch; those of one group need not stand together.
@@ -70,9 +70,10 @@ def group_advantages(episodes: Sequence[Episode], estimator: str = "group_turn_m
     estimate = _named(ESTIMATORS, estimator, "advantage")
     values = [np.zeros(0)] * len(episodes)
     trained = [np.zeros(0, bool)] * len(episodes)
-    signal = {}
-    for group in sorted({episode.group for episode in episodes}):
-        places = [i for i, episode in enumerate(episodes) if episode.group == group]
+    signal: dict[int, bool] = {}
+    compared = [(episode.group, episode.seat) for episode in episodes]
+    for group, seat in sorted(set(compared)):
+        places = [i for i, which in enumerate(compared) if which == (group, seat)]
         if len(places) == 1:
             raise ValueError(
                 f"group {group}: expected at least 2 episodes, came 1, and an advantage compares "
@@ -80,7 +81,7 @@ def group_advantages(episodes: Sequence[Episode], estimator: str = "group_turn_m
             )
         rewards = _group_rewards([episodes[i] for i in places])
         estimates = estimate(rewards)
-        signal[group] = not np.isnan(estimates).all()
+        signal[group] = signal.get(group, False) or not np.isnan(estimates).all()
         for place, row, turns in zip(places, estimates, rewards.turns, strict=True):
             trained[place] = ~np.isnan(row[:turns])
             values[place] = np.nan_to_num(row[:turns])
@@ -335,7 +336,7 @@ def _group_rewards(episodes: Sequence[Episode]) -> GroupRewards:
     for row, episode in zip(rewards, episodes, strict=True):
         given = [turn.reward for turn in episode.turns]
         row[: len(given)] = [np.nan if reward is None else reward for reward in given]
-    failed = np.array([episode.stop_reason == "error" for episode in episodes])
+    failed = np.array([episode.error is not None for episode in episodes])
     return GroupRewards(rewards, turns, failed)
 
 

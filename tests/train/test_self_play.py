@@ -7,6 +7,8 @@ import pytest
 
 from mintjax.extension import forward
 from mintjax.renderers import get_renderer
+from mintjax.train.advantages import group_advantages
+from mintjax.train.batches import micro_batches
 from mintjax.train.environment import EnvironmentContractError, Step
 from mintjax.train.environments import Nim
 from mintjax.train.hosted_episode import HostedEpisode
@@ -199,6 +201,43 @@ def test_a_position_says_why_a_game_is_over_and_only_then():
         EnvironmentContractError, match=r"Position.stop_reason: expected None; came"
     ):
         Position(0, stop_reason="over")
+
+
+def test_a_seat_is_compared_with_itself(make_episode):
+    def seat(number, rewards, group=0):
+        return [
+            replace(make_episode([reward], group=group, member=member), seat=number)
+            for member, reward in enumerate(rewards)
+        ]
+
+    # Zero-sum: over both seats the mean is 0, and so would every baseline be.
+    episodes = [*seat(0, [1.0, 1.0, -1.0]), *seat(1, [-1.0, -1.0, 1.0]), *seat(0, [1.0, 1.0], 1)]
+    episodes += seat(1, [-1.0, -1.0], 1)
+    advantages = group_advantages(episodes)
+    values = [float(one[0]) for one in advantages.values]
+    assert values[:6] == pytest.approx([2 / 3, 2 / 3, -4 / 3, -2 / 3, -2 / 3, 4 / 3])
+    assert [bool(one[0]) for one in advantages.trained] == [True] * 6 + [False] * 4
+    assert advantages.signal == {0: True, 1: False}
+
+
+def test_what_is_not_known_of_a_call_that_hung_is_no_return(make_episode):
+    late = make_episode([5.0], member=2, stop_reason="step_timeout")
+    late = replace(late, error="step did not return within 1 s")
+    episodes = [make_episode([1.0]), make_episode([0.0], member=1), late]
+    advantages = group_advantages(episodes, "group_mean")
+    assert [float(one[0]) for one in advantages.values] == [0.5, -0.5, 0.0]
+    assert not advantages.trained[2][0]
+
+
+def test_blocks_that_share_a_prompt_hold_one_seat(make_episode):
+    episodes = [
+        replace(make_episode([float(member)], member=member), seat=seat)
+        for seat in range(2)
+        for member in range(3)
+    ]
+    (batch,) = micro_batches(episodes, group_advantages(episodes), rows=8, together=4)
+    blocks = batch.episodes.reshape(2, 4)
+    assert [{episodes[i].seat for i in block if i >= 0} for block in blocks] == [{0}, {1}]
 
 
 # With a policy.

@@ -115,5 +115,7 @@ class NimConfig(EnvironmentConfig):
             [5, 5]
         """
         low, high = self.sticks
-        random = np.random.default_rng([seed, step])
-        return [int(sticks) for sticks in random.integers(low, high + 1, groups)]
+        return [
+            int(np.random.default_rng([seed, position]).integers(low, high + 1))
+            for position in range(step * groups, (step + 1) * groups)
+        ]
