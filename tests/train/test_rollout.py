@@ -232,6 +232,37 @@ def test_a_full_context_ends_its_episode_alone(policy, tokenizer):
     assert (stats.cache_growths, stats.capacity) == (0, context - 2 + context)
 
 
+def test_a_limit_on_tokens_cuts_the_reply_and_ends_the_episode(policy, tokenizer):
+    def scripts():
+        return [Script(*"abcd") for _ in range(4)]
+
+    free = streams(play(policy, tokenizer, scripts())[0])
+    limit = 60
+    limited = replace(SETTINGS, max_episode_tokens=limit)
+    episodes, *_ = play(policy, tokenizer, scripts(), limited)
+    assert {episode.stop_reason for episode in episodes} == {"max_episode_tokens"}
+    cut = [episode for episode in episodes if len(episode.tokens) == limit]
+    assert cut and max(len(episode.tokens) for episode in episodes) == limit
+    assert {episode.turns[-1].decode_stop for episode in cut} == {"overflow"}
+    for whole, stream in zip(free, streams(episodes), strict=True):
+        assert len(stream) > limit - len(whole) // 2 and whole[: len(stream)] == stream
+
+
+def test_an_environment_that_hangs_leaves_the_others_alone(policy, tokenizer):
+    class Hanging(Script):
+        async def step(self, assistant):
+            await asyncio.get_running_loop().create_future()
+
+    settings = replace(SETTINGS, step_timeout=0.5)
+    environments = [*uneven()[:3], Hanging("a longer message", opening=EXAMPLE)]
+    episodes, *_ = play(policy, tokenizer, environments, settings)
+    assert episodes[3].stop_reason == "step_timeout" and environments[3].closed
+    assert episodes[3].error.startswith("step did not return within 0.5 s (rollout.step_timeout)")
+    calm, *_ = play(policy, tokenizer, uneven())
+    assert streams(episodes)[:3] == streams(calm)[:3]
+    assert streams(episodes)[3] == calm[3].turns[0].tokens.tolist()
+
+
 def test_a_sampler_refuses_news_that_the_context_does_not_hold(policy, tokenizer):
     sampler = Sampler(policy, get_renderer("chatml", tokenizer), 1, SETTINGS)
     news = [1] * policy.config.context
