@@ -145,9 +145,9 @@ def _side_by_side(
     """Return the places group by group, the last block of each group filled up with None."""
     if together < 1 or rows % together:
         raise ValueError(f"together: expected a divisor of rows ({rows}), came {together}.")
-    groups: dict[int, list[int | None]] = {}
+    groups: dict[tuple[int, int], list[int | None]] = {}  # the seats of a game begin differently
     for place in places:
-        groups.setdefault(episodes[place].group, []).append(place)
+        groups.setdefault((episodes[place].group, episodes[place].seat), []).append(place)
     return [
         place for group in groups.values() for place in group + [None] * (-len(group) % together)
     ]

@@ -21,7 +21,6 @@ from mintjax.train.config_checks import ConfigError, require
 from mintjax.train.config_kinds import Kind, Kinds, kind_name, registering
 from mintjax.train.config_references import KlConfig, TeacherConfig
 from mintjax.train.corrections import Correction, NoCorrection
-from mintjax.train.environment import Environment
 from mintjax.train.estimators import Estimator, GroupTurnMean
 from mintjax.train.kl_loss import loss_with_kl
 from mintjax.train.losses import Loss, Ppo
@@ -32,8 +31,8 @@ class EnvironmentConfig(Kinds, ABC):
     """The task, told by its ``type`` key. Every environment module registers its own dataclass."""
 
     @abstractmethod
-    def make(self) -> Environment:
-        """Return a new environment for one episode."""
+    def make(self) -> Any:
+        """Return a new environment for one episode, a game, or an instance of a TRL environment class."""
 
     @abstractmethod
     def tasks(self, position: int, count: int, seed: int) -> Sequence[Any]:
@@ -102,6 +101,19 @@ class RolloutConfig:
     """Most tokens the policy may sample in one turn."""
     max_turns: int = 16
     """Most turns an episode may have; one that reaches it stops with the reason "max_turns"."""
+    max_episode_tokens: int = 0
+    """Most tokens of a conversation, both sides together; one that reaches it stops with the reason "max_episode_tokens". 0
+    is as many as the model's context has."""
+    step_timeout: float | None = 600.0
+    """Seconds that one call of the environment may take before the episode stops with the reason "step_timeout"; null is no
+    limit. What a limit of time ends is not the same in another run."""
+    episode_timeout: float | None = None
+    """Seconds that an episode may take before it stops with the reason "episode_timeout"; null is no limit."""
+    parse_errors: Literal["pass", "observe", "end"] = "pass"
+    """What comes of a reply that holds a tool call that cannot be read: "pass" gives it to the environment, "observe" tells
+    the policy the error instead, "end" stops the episode with the reason "parse_error"."""
+    parse_error_reward: float | None = None
+    """Reward of a turn that "observe" or "end" keeps from the environment; null is no reward."""
     temperature: float = 1.0
     """Sampling temperature; also the one that log probabilities and the loss are taken at."""
     top_k: int = -1
@@ -138,6 +150,19 @@ class RolloutConfig:
         require(rounds >= 0, "rollout.resample_rounds", "at least 0", rounds)
         require(self.max_tokens >= 1, "rollout.max_tokens", "at least 1", self.max_tokens)
         require(self.max_turns >= 1, "rollout.max_turns", "at least 1", self.max_turns)
+        most = self.max_episode_tokens
+        require(most >= 0, "rollout.max_episode_tokens", "at least 0", most)
+        for name in ("step_timeout", "episode_timeout"):
+            seconds = getattr(self, name)
+            positive = seconds is None or 0 < seconds < math.inf
+            require(positive, f"rollout.{name}", "a positive number or null", seconds)
+        penalty = self.parse_error_reward
+        require(
+            penalty is None or (math.isfinite(penalty) and self.parse_errors != "pass"),
+            "rollout.parse_error_reward",
+            'a finite number, with rollout.parse_errors "observe" or "end"; or null',
+            penalty,
+        )
         require(
             0 < self.temperature < math.inf,
             "rollout.temperature",

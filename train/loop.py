@@ -34,6 +34,7 @@ from mintjax.train.plan import Plan, with_kernel
 from mintjax.train.plan_choice import PlanChoice
 from mintjax.train.plan_settling import settle_plan
 from mintjax.train.progress import Reporter, report
+from mintjax.train.recognition import Maker
 from mintjax.train.resume import resume
 from mintjax.train.rollout import RolloutSettings, rollout
 from mintjax.train.rollout_metrics import rollout_metrics
@@ -161,6 +162,10 @@ class _Loop:
     times: dict[str, float] = field(default_factory=dict)
     position: int = 0
     """Tasks that the finished steps have consumed."""
+
+    def __post_init__(self) -> None:
+        """Makes environments for the whole run, since some are used again."""
+        self.make = Maker(self.config.environment.make)
 
     def run(self, train_state: TrainState) -> TrainState:
         """Restores the newest checkpoint if there is one, and makes the steps that are left."""
@@ -322,6 +327,11 @@ class _Loop:
             group_size=1 if greedy else options.group_size,
             max_tokens=options.max_tokens,
             max_turns=options.max_turns,
+            max_episode_tokens=options.max_episode_tokens,
+            step_timeout=options.step_timeout,
+            episode_timeout=options.episode_timeout,
+            parse_errors=options.parse_errors,
+            parse_error_reward=options.parse_error_reward,
             groups=size,
             temperature=0.0 if greedy else options.temperature,
             top_k=options.top_k,
@@ -333,7 +343,7 @@ class _Loop:
         for first in range(0, len(tasks), size):
             with self._phase(phase):
                 played = rollout(
-                    policy, self.renderer, self.tokenizer, self.config.environment.make,
+                    policy, self.renderer, self.tokenizer, self.make,
                     tasks[first : first + size], settings,
                     seed=self.config.seed, step=step, first_group=first_group + first,
                 )  # fmt: skip
