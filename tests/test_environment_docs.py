@@ -62,7 +62,7 @@ def registry():
 
 def test_a_configuration(registry):
     kind = block("class GuessTheNumber:", "class GuessTheNumberConfig")["GuessTheNumberConfig"]
-    assert EnvironmentConfig.get_choice_class("guess_the_number") is kind
+    assert EnvironmentConfig.get_choice_class("guess") is kind
     assert kind().tasks(0, 3, 0) == [1, 2, 3]
     assert play(kind().make, ["5" + STOP], 5).reward == 1
 

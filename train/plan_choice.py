@@ -180,7 +180,7 @@ def plan_needs(config: TrainConfig, shapes: Shapes) -> list[PlanNeed]:
         shapes: the policy's.
 
     Returns:
-        Every plan, with and without rematerialisation.
+        Every plan that can serve the run's loss and advantages, with and without rematerialisation.
 
     Example:
         >>> [need.name for need in plan_needs(config, shapes_of(policy))]
@@ -194,6 +194,8 @@ def plan_needs(config: TrainConfig, shapes: Shapes) -> list[PlanNeed]:
         plan = named_plan(replace(options, plan=kind, remat=remat, memory=None))
         need = PlanNeed(plan, forwards, plan_memory(shapes, plan, options.rows), options.rows)
         if kind == "reverse_only":
+            if config.accumulation_refusal:
+                continue
             need = replace(need, held=caches, capacity=rollout.capacity)
         needs.append(need)
     return needs

@@ -107,15 +107,13 @@ class NimConfig(EnvironmentConfig):
         """Return a new game."""
         return Nim(self.most)
 
-    def tasks(self, step: int, groups: int, seed: int) -> Sequence[int]:
-        """The heaps of one training step, one a group: drawn anew for each.
+    def tasks(self, position: int, count: int, seed: int) -> Sequence[int]:
+        """Some of the run's heaps, drawn anew for each group.
 
         Example:
-            >>> NimConfig(sticks=(5, 5)).tasks(step=0, groups=2, seed=0)
+            >>> NimConfig(sticks=(5, 5)).tasks(position=0, count=2, seed=0)
             [5, 5]
         """
         low, high = self.sticks
-        return [
-            int(np.random.default_rng([seed, position]).integers(low, high + 1))
-            for position in range(step * groups, (step + 1) * groups)
-        ]
+        places = range(position, position + count)
+        return [int(np.random.default_rng([seed, x]).integers(low, high + 1)) for x in places]
