@@ -98,11 +98,12 @@ def join_rows(states: Sequence[State]) -> State:
 
 @jax.jit
 def share_start(state: State, start: State) -> State:
-    """The same rows with what they all begin with held once.
+    """The same rows with what they begin with held once for those that stand next to each other.
 
     Args:
-        state: rows without a prefix, each of which begins with the tokens of ``start`` or is empty.
-        start: a state of one row, without a prefix, that the rows were put in place from.
+        state: B rows without a prefix.
+        start: R rows without a prefix, of which each is what the next B / R rows begin with, unless they are empty; these
+            were put in place from it.
 
     Returns:
         A state as :func:`mintjax.cache.fork` would have begun it: ``start`` is its prefix.
@@ -110,9 +111,10 @@ def share_start(state: State, start: State) -> State:
     Example:
         >>> group = share_start(join_rows(rows), prompt)
     """
-    shared = start.length[0]
+    shared = jnp.repeat(start.length, state.length.size // start.length.size)
+    roll = jax.vmap(lambda x, by: jnp.roll(x, -by, axis=1))
     return state.replace(
-        buffers=jax.tree.map(lambda x: jnp.roll(x, -shared, axis=2), state.buffers),
+        buffers=jax.tree.map(lambda x: roll(x, shared), state.buffers),
         length=jnp.maximum(state.length - shared, 0),
         prefix=start,
     )

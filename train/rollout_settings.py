@@ -5,18 +5,17 @@ from typing import NamedTuple
 
 from mintjax.cache import State
 from mintjax.train.config import prefixes_of
+from mintjax.train.episode_rules import EpisodeRules
 from mintjax.train.rollout_stats import RolloutStats
-from mintjax.train.sampler import Sampling
 from mintjax.types import Episode
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutSettings(Sampling):
+class RolloutSettings(EpisodeRules):
     """How episodes are sampled.
 
     Attributes:
-        group_size: episodes started from each task.
-        max_turns: most turns of an episode.
+        group_size: episodes started from each task; in a game, for each seat.
         groups: how many tasks there are at most. Fewer are filled up with rows that do nothing, so that they need no
             program of their own; 0 is as many as there are.
         rows: 0 samples all episodes side by side. Otherwise so many, and a row whose episode ends takes the next one.
@@ -25,7 +24,6 @@ class RolloutSettings(Sampling):
     """
 
     group_size: int
-    max_turns: int
     groups: int = 0
     rows: int = 0
     slots: int = 0
@@ -45,7 +43,7 @@ class Rollout(NamedTuple):
     """What a batch of conversations was, cost and left.
 
     Attributes:
-        episodes: by group and member.
+        episodes: by group, seat and member.
         stats: what they cost.
         state: the cache, a row an episode, of exactly its tokens, and empty rows after them where there were fewer tasks
             than ``settings.groups``; None where nothing was fed, and where rows were used again. What a group's episodes

@@ -5,6 +5,18 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int, Integer, Key
 
+_SEAT = 1 << 16  # members of one seat that there is room for in the key of a sample
+
+
+def drawn_as(seat: Int[ArrayLike, "*B"], member: Int[ArrayLike, "*B"]) -> Int[np.ndarray, "*B"]:
+    """The number that stands for a seat's member in the key of a sample.
+
+    Example:
+        >>> drawn_as(np.array([0, 1]), np.array([3, 3])).tolist()
+        [3, 65539]
+    """
+    return np.asarray(seat) * _SEAT + np.asarray(member)
+
 
 def environment_seed(seed: int, step: int, group: int) -> int:
     """The seed that all environments of a group get.
@@ -36,7 +48,7 @@ def turn_keys(
         step: of the run.
         turns: the turn that each row is in, from 0.
         groups: the group of each row's episode.
-        members: its number within the group.
+        members: what :func:`drawn_as` makes of its seat and its number within the group.
 
     Example:
         >>> keys = turn_keys(np.uint32(0), 1, np.zeros(4, int), np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]))

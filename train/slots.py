@@ -72,33 +72,36 @@ class Slots:
         """The groups whose episodes have all finished, in their order."""
         return sorted(g for g, members in self._waiting.items() if len(members) == self._group_size)
 
-    def release(self, group: int) -> tuple[State | None, list[int]]:
+    def release(self, group: int, fan: int) -> tuple[State | None, list[int]]:
         """Gives a complete group's caches away.
 
         Args:
             group: one that is `complete`.
+            fan: members next to each other that begin alike, as a rule; what they begin with is then held once for them.
 
         Returns:
-            One state with a row for each member, in their order, which share what they all begin with; None where none has
-            a cache. And the rows that are free now.
+            One state with a row for each member, in their order; None where none has a cache. And the rows that are free
+            now.
 
         Example:
-            >>> state, rows = slots.release(group=0)
+            >>> state, rows = slots.release(group=0, fan=4)
         """
         members = self._waiting.pop(group)
         rows = [cache.row for cache in members.values() if cache.row is not None]
         caches = [self._copied(members[member]) for member in range(self._group_size)]
-        prompts = [cache.prompt for cache in caches if cache.prompt is not None]
-        if not prompts:
+        if all(cache.prompt is None for cache in caches):
             return None, rows
         empty = self._pool.empty()
         joined = join_rows(
             [_grown(empty if x.state is None else x.state, empty.capacity) for x in caches]
         )
-        first = prompts[0]
-        if all(prompt.ids.tolist() == first.ids.tolist() for prompt in prompts):
-            joined = share_start(joined, _grown(first.state, empty.capacity))
-        return joined, rows
+        starts: list[State] = []
+        for first in range(0, len(caches), fan):
+            prompts = [x.prompt for x in caches[first : first + fan] if x.prompt is not None]
+            if len({prompt.ids.tobytes() for prompt in prompts}) > 1:
+                return joined, rows
+            starts.append(_grown(prompts[0].state, empty.capacity) if prompts else empty)
+        return share_start(joined, join_rows(starts) if len(starts) > 1 else starts[0]), rows
 
     def free_rows(self) -> list[int]:
         """Copies caches out of their rows while there are slots for them; the rows that are free now."""

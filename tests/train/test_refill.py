@@ -15,6 +15,7 @@ from mintjax.train.compiles import counted_compiles
 from mintjax.train.environment import Step
 from mintjax.train.rollout import RolloutSettings, collect, rollout
 from mintjax.train.row_pool import RowPool
+from mintjax.train.self_play import Position
 from tests.tiny import CONFIG, tiny_policy, tiny_tokenizer
 
 LOGPROB_TOLERANCE = 1e-5
@@ -73,7 +74,12 @@ def play(policy, tokenizer, settings=SETTINGS, make=Uneven, tasks=TASKS, **optio
 
 def assert_same(got, want):
     for a, b in zip(got, want, strict=True):
-        assert (a.group, a.member, a.stop_reason) == (b.group, b.member, b.stop_reason)
+        assert (a.group, a.seat, a.member, a.stop_reason) == (
+            b.group,
+            b.seat,
+            b.member,
+            b.stop_reason,
+        )
         assert a.error == b.error
         assert a.tokens.tolist() == b.tokens.tolist()
         assert [t.reward for t in a.turns] == [t.reward for t in b.turns]
@@ -177,6 +183,51 @@ def test_many_episodes_compile_nothing_more_and_keep_the_rows_busy(policy, token
     assert len(jax.live_arrays()) == before, "a cache outlives its rollout"
     assert stats.rows_busy >= 0.85
     assert stats.refills == 60 * SETTINGS.group_size - 16
+
+
+class Talk:
+    """Two seats that speak in turn, for as many moves as the task and what is said make; one in five breaks off."""
+
+    seats = 2
+
+    def reset(self, task, seed):
+        self.task, self.moves = task, 0
+        return Position(0, {seat: [say("x" * (4 + 9 * seat + task))] for seat in range(2)})
+
+    async def step(self, seat, assistant):
+        self.moves += 1
+        length = len(assistant["content"])
+        if (length + self.task) % 5 == 0:
+            raise ValueError("upset")
+        if self.moves == 6 or (length + self.task) % 3 == 0:
+            return Position(None, rewards={seat: 1.0, 1 - seat: -1.0}, stop_reason="over")
+        return Position(1 - seat, {1 - seat: [say("y" * (3 + length % 30))]})
+
+
+def test_seats_of_a_game_take_their_rows_together(policy, tokenizer):
+    """In 4 rows there are two games at most, though 5 episodes would find a prompt to begin with."""
+    tasks = [0, 1, 2, 3]
+    settings = replace(SETTINGS, max_turns=2)
+    want = play(policy, tokenizer, settings, Talk, tasks)
+    reasons = {episode.stop_reason for episode in want.episodes}
+    assert reasons >= {"over", "error"} and len(reasons) > 2, "a limit ends some game for one seat"
+    states = {}
+
+    def done(episodes, state):
+        states[episodes[0].group] = [len(episode.tokens) for episode in episodes], state
+
+    for slots in (4, 8):
+        refill = replace(settings, rows=4, slots=slots)
+        got = play(policy, tokenizer, refill, Talk, tasks, group_done=done)
+        assert_same(got.episodes, want.episodes)
+        assert [e.seat for e in got.episodes] == [e.seat for e in want.episodes]
+        for lengths, state in states.values():
+            assert state.prefix.length.size == 2, "what each seat begins with is held once"
+            spoken = np.array(lengths) > 0
+            assert np.asarray(state.position)[spoken].tolist() == np.array(lengths)[spoken].tolist()
+    assert sorted(states) == tasks
+    with pytest.raises(ValueError, match=r"rows: a game has 2 seats, .* at least 2, came 1"):
+        play(policy, tokenizer, replace(SETTINGS, rows=1), Talk, tasks)
 
 
 @dataclass

@@ -9,6 +9,7 @@ import numpy as np
 
 from mintjax.train.config import EnvironmentConfig, register_environment, require
 from mintjax.train.environment import AssistantMessage, Step
+from mintjax.train.rows import text_of
 from mintjax.types import Message
 
 SYSTEM = "Count down from the given number."
@@ -82,7 +83,7 @@ class CountDown:
             The reward of :func:`grade`, the metric ``exact``, and the next request unless this was the last.
         """
         reward = grade(
-            _text(assistant), self._start - self._turn, ended=assistant["finish_reason"] == "stop"
+            text_of(assistant), self._start - self._turn, ended=assistant["finish_reason"] == "stop"
         )
         metrics = {"exact": float(reward == 1)}
         self._turn += 1
@@ -120,29 +121,27 @@ class CountDownConfig(EnvironmentConfig):
         """Return a new environment for one episode."""
         return CountDown(self.turns, self.worked_example)
 
-    def tasks(self, step: int, groups: int, seed: int) -> list[int]:
-        """The numbers of one training step, one a group.
-
-        All numbers come once, in shuffled order, before any comes again, across the borders of steps too.
+    def tasks(self, position: int, count: int, seed: int) -> list[int]:
+        """Some of the run's numbers, which never end: all come once, in shuffled order, before any comes again.
 
         Args:
-            step: index of the training step, from 0.
-            groups: how many numbers to return.
+            position: how many numbers come before these.
+            count: how many to return.
             seed: seed of the run.
 
         Returns:
-            ``groups`` numbers; the same arguments give the same numbers.
+            ``count`` numbers.
 
         Example:
-            >>> sorted(CountDownConfig(numbers=(3, 5)).tasks(step=0, groups=3, seed=0))
+            >>> sorted(CountDownConfig(numbers=(3, 5)).tasks(position=0, count=3, seed=0))
             [3, 4, 5]
         """
         low, high = self.numbers
-        count = high - low + 1
+        size = high - low + 1
         chosen = []
-        for position in range(step * groups, (step + 1) * groups):
-            epoch, place = divmod(position, count)
-            chosen.append(low + int(np.random.default_rng([seed, epoch]).permutation(count)[place]))
+        for place in range(position, position + count):
+            epoch, i = divmod(place, size)
+            chosen.append(low + int(np.random.default_rng([seed, epoch]).permutation(size)[i]))
         return chosen
 
 
@@ -197,11 +196,3 @@ def _request(number: int) -> Message:
 def _pieces(text: str) -> Sequence[str]:
     """Split a text into numbers, words and punctuation marks."""
     return re.findall(r"\d+|[^\W\d]+|[^\w\s]", text)
-
-
-def _text(message: Message) -> str:
-    """Join the text of a message; the empty text where it has none."""
-    content = message["content"] or ""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content)
