@@ -14,13 +14,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import draccus
 
+from mintjax.renderers import Renderer
 from mintjax.train.advantages import ESTIMATORS, NORMALISERS
 from mintjax.train.byte_sizes import parse_bytes
 from mintjax.train.environment import Environment
+
+if TYPE_CHECKING:
+    from mintjax.train.pure_environment import PureEnvironment
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -58,6 +62,10 @@ class EnvironmentConfig(draccus.ChoiceRegistry, ABC):
     @abstractmethod
     def tasks(self, step: int, groups: int, seed: int) -> Sequence[Any]:
         """Return the tasks of a step (from 0), one a group; the same arguments give the same tasks."""
+
+    def pure(self, renderer: Renderer) -> "PureEnvironment | None":
+        """Return the same environment as functions over arrays, for ``rollout.where`` "jit"; None where there is none."""
+        return None
 
 
 def register_environment(name: str) -> Callable[[Kind], Kind]:
@@ -172,7 +180,10 @@ class RolloutConfig:
     "reverse_only" their gradient is taken before the next ones start. The result does not depend on it."""
     capacity: int = 0
     """Tokens that each conversation's cache holds from the start; it grows where that is too little, with a compile for
-    every size it passes through."""
+    every size it passes through. With "where: jit" it holds the longest episode that there can be, whatever is said here."""
+    where: Literal["host", "jit"] = "host"
+    """Where episodes run: environments of any kind on the host, turn by turn; or, of environments that are functions over
+    arrays, whole episodes inside one program. The episodes are the same."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""

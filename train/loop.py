@@ -26,6 +26,8 @@ from mintjax.train.compiles import Compiles, counted_compiles, keep_compiled
 from mintjax.train.config import TrainConfig
 from mintjax.train.durable import write_atomic, write_rows
 from mintjax.train.invocation import record_invocation
+from mintjax.train.jit_episodes import episodes as episodes_in_jit
+from mintjax.train.jit_episodes import pure_environment
 from mintjax.train.learner import learn, optimizer
 from mintjax.train.metrics import append_metrics
 from mintjax.train.optimizer import TrainState, init_train_state
@@ -33,6 +35,7 @@ from mintjax.train.plan import Plan, with_kernel
 from mintjax.train.plan_choice import PlanChoice
 from mintjax.train.plan_settling import settle_plan
 from mintjax.train.progress import Reporter, report
+from mintjax.train.pure_environment import PureEnvironment
 from mintjax.train.resume import resume
 from mintjax.train.rollout import RolloutSettings, rollout
 from mintjax.train.rollout_metrics import rollout_metrics
@@ -90,9 +93,10 @@ def train(
     Raises:
         RunDirectoryError: if the run directory cannot be entered.
         RenderError: if tokenizer and renderer do not belong together.
-        ValueError: if the tokenizer has more tokens than the model has embeddings, or the gradients' attention kernel
-            cannot serve the policy here.
+        ValueError: if the tokenizer has more tokens than the model has embeddings, the gradients' attention kernel
+            cannot serve the policy here, or the environment or the renderer cannot be run inside jit, where that is asked for.
         NonFiniteError: if a loss becomes nan or infinite; the checkpoint before that step is kept.
+        ContextOverflowError: if episodes inside jit could outgrow the model's context.
         PlanMemoryError: if the plan is to be chosen and none fits into memory.
 
     Example:
@@ -101,6 +105,7 @@ def train(
     renderer = get_renderer(config.renderer, tokenizer)
     renderer.stop_tokens()  # a tokenizer without the format's control tokens is refused before a run directory is made
     _check_vocabulary(config, policy, tokenizer)
+    environment = pure_environment(config, policy.config, renderer)
     # An attention kernel that cannot serve is refused before, too.
     with_kernel(Plan(attention=config.gradients.attention), policy)
     with (
@@ -118,6 +123,7 @@ def train(
             plan,
             renderer,
             tokenizer,
+            environment,
             directory,
             reporter,
             stop,
@@ -139,6 +145,7 @@ class _Loop:
     plan: PlanChoice
     renderer: Any
     tokenizer: Any
+    environment: PureEnvironment | None
     directory: RunDirectory
     reporter: Reporter
     stop: StopRequest
@@ -285,11 +292,15 @@ class _Loop:
         stats = []
         for first in range(0, len(tasks), size):
             with self._phase(phase):
-                played = rollout(
-                    policy, self.renderer, self.tokenizer, self.config.environment.make,
-                    tasks[first : first + size], settings,
-                    seed=self.config.seed, step=step, first_group=first,
-                )  # fmt: skip
+                wave = tasks[first : first + size], settings
+                chance = {"seed": self.config.seed, "step": step, "first_group": first}
+                if self.environment is None:
+                    make = self.config.environment.make
+                    played = rollout(policy, self.renderer, self.tokenizer, make, *wave, **chance)
+                else:
+                    played = episodes_in_jit(
+                        policy, self.renderer, self.environment, *wave, **chance
+                    )
             if accumulation:
                 with self._phase("learn"):
                     accumulation.add(played.episodes, played.state)

@@ -5,10 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Array, Int, Integer, Key
 
 from mintjax.cache import State
 from mintjax.policy import Policy
@@ -17,6 +14,7 @@ from mintjax.renderers.tokenizer import adapt
 from mintjax.train.environment import Environment, EnvironmentSession
 from mintjax.train.hosted_episode import HostedEpisode
 from mintjax.train.sampler import RolloutStats, Sampler, Sampling
+from mintjax.train.turn_keys import environment_seed, turn_keys
 from mintjax.types import Episode
 
 
@@ -141,7 +139,7 @@ async def collect(
     idle = [()] * (places[0].size - len(rows))
     sampler = Sampler(policy, renderer, places[0].size, settings, fan=settings.group_size)
     try:
-        await asyncio.gather(*(row.open(_environment_seed(seed, step, row.group)) for row in rows))
+        await asyncio.gather(*(row.open(environment_seed(seed, step, row.group)) for row in rows))
         for turn in range(settings.max_turns):
             news = [row.render(renderer) for row in rows]
             for place, row in enumerate(rows):
@@ -150,7 +148,7 @@ async def collect(
                     row.stop_reason, news[place] = "overflow", None
             if not any(news):
                 break
-            keys = _turn_keys(np.uint32(seed), step, turn, first_group + places[0], places[1])
+            keys = turn_keys(np.uint32(seed), step, turn, first_group + places[0], places[1])
             fed = [() if new is None else new for new in news]
             replies = sampler.turn([*fed, *idle], keys)[: len(rows)]
             await asyncio.gather(
@@ -164,27 +162,3 @@ async def collect(
         await asyncio.gather(*(row.close() for row in rows))
     version = int(policy.version)
     return Rollout([row.record(version) for row in rows], sampler.stats, sampler.state)
-
-
-def _environment_seed(seed: int, step: int, group: int) -> int:
-    """The seed that all environments of a group get."""
-    return int(np.random.SeedSequence([seed, step, group]).generate_state(1)[0])
-
-
-@jax.jit
-def _turn_keys(
-    seed: Integer[ArrayLike, ""],
-    step: Int[ArrayLike, ""],
-    turn: Int[ArrayLike, ""],
-    groups: Int[ArrayLike, " B"],
-    members: Int[ArrayLike, " B"],
-) -> Key[Array, " B"]:
-    """The key of each row's sample in one turn."""
-
-    def key(group: Int[ArrayLike, ""], member: Int[ArrayLike, ""]) -> Key[Array, ""]:
-        folded = jax.random.fold_in(jax.random.key(seed), step)
-        for number in (group, member, turn):
-            folded = jax.random.fold_in(folded, number)
-        return folded
-
-    return jax.vmap(key)(groups, members)
