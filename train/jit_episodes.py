@@ -169,7 +169,7 @@ def episodes(
     check_overflow(policy.config, state)
     played = jax.device_get(played)
     rows = len(tasks) * settings.group_size
-    episodes = record_episodes(
+    recorded = record_episodes(
         played, environment, renderer, rows, settings, first_group, int(policy.version)
     )
     # Each group's opening is run once.
@@ -182,7 +182,7 @@ def episodes(
         capacity=row_capacity(state),
         cache_bytes=state.cache_bytes,
     )
-    return Rollout(episodes, stats, state)
+    return Rollout(recorded, stats, state)
 
 
 def _own_capacity(

@@ -2,17 +2,22 @@
 
 import asyncio
 import math
+import textwrap
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 from mintjax.renderers import get_renderer
+from mintjax.train import pure_environment
 from mintjax.train.config import ConfigError
 from mintjax.train.environments import CountDownConfig, GridWalkConfig, GuessTheNumberConfig
 from mintjax.train.environments.guess_the_number import opening, rewards
-from mintjax.train.text_table import messages_of
+from mintjax.train.pure_environment import PureStep
+from mintjax.train.spoken_words import SpokenWords, spoken_words
+from mintjax.train.text_table import TextTable, messages_of, text_table
 from tests.tiny import tiny_tokenizer
 
 GAMES = {
@@ -149,6 +154,28 @@ def test_a_walk_worked_by_hand():
         f"row {row}, column {column}" for row, column in ((1, 1), (1, 1), (1, 2), (1, 1), (2, 1))
     ]
     assert (steps[-1].stop_reason, steps[-1].metrics) == ("arrived", {"clear": 1, "arrived": 1})
+
+
+def test_the_example_in_the_documentation(renderer):
+    """The twenty lines run as they stand, and say what they are there to say."""
+    names = {
+        "struct": struct, "jnp": jnp, "PureStep": PureStep, "TextTable": TextTable, "SpokenWords": SpokenWords,
+        "text_table": text_table, "spoken_words": spoken_words, "renderer": renderer,
+        "user": lambda text: {"role": "user", "content": text},
+    }  # fmt: skip
+    lines = (pure_environment.__doc__ or "").split("\n\n", 2)[2]
+    code = compile(f"from __future__ import annotations\n{textwrap.dedent(lines)}", "Echo", "exec")
+    exec(code, names)
+    echo, view = names["echo"], renderer.tokenizer
+    assert isinstance(echo, pure_environment.PureEnvironment)
+    state, news = echo.init(jax.random.key(0), jnp.int32(1))
+    assert messages_of(echo.texts.openings[int(news.row)])[0]["content"] == "Say no."
+    for text, (reward, done, stop) in (("yes", (0, False, 1)), ("No", (1, True, 0))):
+        ids = jnp.asarray([*view.encode(text)[0], view.control["<|im_end|>"]], jnp.int32)
+        step = echo.step(state, ids, jnp.int32(len(ids)))
+        state = step.state
+        assert (float(step.reward), bool(step.done), int(step.stop)) == (reward, done, stop)
+        assert messages_of(echo.texts.answers[int(step.news.row)])[0]["content"] == "Again."
 
 
 def test_similarity_is_refused_inside_jit(renderer):

@@ -21,15 +21,21 @@ LISTS = {
 SIZE = 24
 
 
-@pytest.fixture(scope="module", params=["characters", "smollm2"])
-def renderer(request):
-    own = request.param == "characters"
-    return get_renderer("chatml", tiny_tokenizer() if own else vocabulary("smollm2"))
+@pytest.fixture(scope="module")
+def renderers():
+    """Of a vocabulary of single characters, and of one whose tokens are of many."""
+    return {
+        "characters": get_renderer("chatml", tiny_tokenizer()),
+        "smollm2": get_renderer("chatml", vocabulary("smollm2")),
+    }
 
 
-@pytest.mark.parametrize("name", LISTS)
-def test_ids_say_what_their_text_says(renderer, name):
-    words, view = LISTS[name], renderer.tokenizer
+@pytest.mark.parametrize(
+    ("tokens", "name"), [*(("characters", name) for name in LISTS), ("smollm2", "steps")]
+)
+def test_ids_say_what_their_text_says(renderers, tokens, name):
+    words, renderer = LISTS[name], renderers[tokens]
+    view = renderer.tokenizer
     compiled = spoken_words(renderer, words)
     stops = renderer.stop_tokens()
     random = np.random.default_rng(0)
@@ -62,7 +68,8 @@ def test_ids_say_what_their_text_says(renderer, name):
     assert set(wanted) == {-1, *range(len(words))}
 
 
-def test_ids_past_the_vocabulary_say_nothing(renderer):
+def test_ids_past_the_vocabulary_say_nothing(renderers):
+    renderer = renderers["characters"]
     compiled = spoken_words(renderer, ["1"])
     (one,) = renderer.tokenizer.encode("1")[0]
     past = renderer.tokenizer.size + 3
