@@ -54,8 +54,9 @@ def raise_named(*_, **__):
 
 def raise_plain(*_, **__):
     from mintjax.train.advantages import group_advantages
+    from mintjax.train.normalisers import normalise
 
-    group_advantages([], "nonsense")
+    normalise(group_advantages([]), [], "nonsense", max_tokens=1)
 
 
 def break_down(*_, **__):
@@ -64,7 +65,7 @@ def break_down(*_, **__):
 
 @pytest.mark.parametrize(
     ("failure", "message"),
-    [(raise_named, "runs/x: in use"), (raise_plain, "advantage: expected one of")],
+    [(raise_named, "runs/x: in use"), (raise_plain, "normaliser: expected one of")],
 )
 def test_an_error_that_mintjax_raised_is_a_message_and_status_1(loop, capsys, failure, message):
     loop[1].run = failure
@@ -80,9 +81,7 @@ def test_any_other_error_keeps_its_traceback(loop):
 
 def test_a_warning_is_one_line(tmp_path):
     file = tmp_path / "run.yaml"
-    file.write_text(
-        "name: x\nenvironment: {type: count_down}\nloss: {type: ppo, clip_low_threshold: 0.5}\n"
-    )
+    file.write_text("name: x\nenvironment: {type: count_down}\nloss: {type: ppo, ratio_min: 0.5}\n")
     program = (
         "import sys, types\n"
         "module = types.ModuleType('mintjax.train.loop')\n"

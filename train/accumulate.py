@@ -4,7 +4,7 @@ The weights do not change before the optimizer steps, so that cache is all a bac
 before the next groups are sampled: memory for caches is bounded by the groups in flight, not by the batch.
 
 An advantage compares the episodes of one group, so it is known when the group ends. What it is divided by is not: a
-normaliser counts over the whole batch. That count is one number (`mintjax.train.advantages.Divisors`), and a loss that
+normaliser counts over the whole batch. That count is one number (`mintjax.train.normalisers.Divisors`), and a loss that
 is proportional to the advantages lets it divide the finished sum. The gradient is that of the whole batch.
 """
 
@@ -15,13 +15,14 @@ import numpy as np
 from jaxtyping import Int
 
 from mintjax.cache import State, row_capacity, take_rows
-from mintjax.train.advantages import divide, divisors, group_advantages
+from mintjax.policy import Policy
 from mintjax.train.batches import micro_batches
 from mintjax.train.config import TrainConfig
 from mintjax.train.gradient_sum import GradientSum
-from mintjax.train.learner import Learned, make_loss, step_with
-from mintjax.train.losses import scales_with_advantages
+from mintjax.train.learner import Learned, compare, step_with
+from mintjax.train.normalisers import divide, divisors
 from mintjax.train.optimizer import TrainState
+from mintjax.train.other_policies import OtherPolicies
 from mintjax.train.plan_choice import named_plan
 from mintjax.types import Episode
 
@@ -37,25 +38,26 @@ class Accumulation:
         >>> learned = accumulation.finish()
     """
 
-    def __init__(self, config: TrainConfig, train_state: TrainState) -> None:
+    def __init__(
+        self, config: TrainConfig, train_state: TrainState, teacher: Policy | None = None
+    ) -> None:
         """Start a step.
 
         Args:
             config: advantages, loss, plan and schedule.
             train_state: the policy that samples the episodes, and its optimizer.
+            teacher: the policy that ``config.teacher`` names, where it names one.
 
         Raises:
-            ValueError: where the loss is not proportional to the advantages.
+            ValueError: where the advantages are those of a whole batch, or the loss is not proportional to them or needs
+                whole rows.
         """
-        loss = make_loss(config.loss)
-        if not scales_with_advantages(loss):
-            raise ValueError(
-                f"loss: {type(loss).__name__} is not proportional to the advantages, and what normaliser "
-                f"{config.normaliser!r} divides them by is known at the end of a batch alone; take gradients.plan "
-                f"'segments' or 'packed', whose gradient is computed then"
-            )
+        if config.accumulation_refusal:
+            raise ValueError(f"gradients.plan: {config.accumulation_refusal}")
         self._config, self._train_state = config, train_state
-        self._total = GradientSum(train_state.policy, loss, named_plan(config.gradients))
+        policy, plan = train_state.policy, named_plan(config.gradients)
+        self._total = GradientSum(policy, config.full_loss, plan)
+        self._others = OtherPolicies(policy, teacher, plan, config.kl, config.teacher)
         self._episodes: list[Episode] = []
 
     def add(self, episodes: Sequence[Episode], state: State | None) -> None:
@@ -81,7 +83,7 @@ class Accumulation:
                 f"episodes: groups {sorted(again)} have been added already; an advantage compares all "
                 f"episodes of a group, so add them together"
             )
-        raw = group_advantages(episodes, options.advantage)
+        raw = compare(options, episodes)
         own = divisors(raw, episodes, options.normaliser, max_tokens=options.rollout.max_tokens).own
         # A micro-batch of more rows than there are in flight would be padding. One as long as the cache is not: segments
         # without a token cost nothing, and another number of them would be another program.
@@ -90,14 +92,16 @@ class Accumulation:
             min(options.gradients.rows, options.rollout.in_flight * group), group
         )
         size = None if state is None else row_capacity(state)
-        for batch in micro_batches(
+        batches = micro_batches(
             episodes,
             divide(raw, own),
             rows=rows,
             tokens=options.gradients.tokens,
             size=size,
             together=together,
-        ):
+            shares=[1 / divisor for divisor in own],
+        )
+        for batch in self._others.ask(batches, episodes):
             assert state is not None and batch.episodes is not None  # tokens were fed
             fan = math.gcd(batch.episodes.size, together)
             self._total.add(batch, take_rows(state, _rows_of(batch.episodes), fan=fan))
@@ -116,13 +120,14 @@ class Accumulation:
             >>> learned = accumulation.finish()
         """
         options = self._config
-        raw = group_advantages(self._episodes, options.advantage)
+        raw = compare(options, self._episodes)
         batch, own = divisors(
             raw, self._episodes, options.normaliser, max_tokens=options.rollout.max_tokens
         )
         self._total.divide(batch)
         advantages = divide(raw, [batch * divisor for divisor in own])
-        return step_with(options, self._train_state, self._total, raw, advantages)
+        learned = step_with(options, self._train_state, self._total, raw, advantages)
+        return learned._replace(metrics=learned.metrics | self._others.metrics())
 
 
 def _blocks(rows: int, group: int) -> tuple[int, int]:

@@ -33,6 +33,8 @@ class Batch(NamedTuple):
         scored: 1 where a log probability is wanted though ``mask`` may be 0; None is ``mask``.
         shares: what a loss's term without an advantage is multiplied by, so that it is normalised as the advantages are.
         reference: log probabilities under a reference policy, where a loss compares with one.
+        starts: for each place the one in its row where its document begins, where rows hold several that do not see each
+            other; padding is a document of its own. None where a row is one.
     """
 
     tokens: Int32[np.ndarray, "B N"]
@@ -47,6 +49,7 @@ class Batch(NamedTuple):
     episodes: Int32[np.ndarray, " B"] | None = None
     shares: Float32[np.ndarray, "B N *K"] | None = None
     reference: Float32[np.ndarray, "B N *K"] | None = None
+    starts: Int32[np.ndarray, "B N"] | None = None
 
 
 def micro_batches(
@@ -58,6 +61,7 @@ def micro_batches(
     block: int = BLOCK,
     size: int | None = None,
     together: int | None = None,
+    shares: Sequence[float] | None = None,
 ) -> list[Batch]:
     """Lay a batch of episodes out as micro-batches, whose losses are to be summed.
 
@@ -76,6 +80,7 @@ def micro_batches(
         together: rows of one group that stand side by side, so that a plan can run once what they begin with; a divisor
             of ``rows``. A group has as many such blocks as it needs, the last one filled up. None is by length alone.
         size: N of every micro-batch instead, where padding costs less than a program for another length.
+        shares: what a token of each episode counts, as its advantage was multiplied by; None lays none out.
 
     Returns:
         The micro-batches, the longest rows first; none where no episode carries a signal.
@@ -117,6 +122,8 @@ def micro_batches(
         if all(place is None for place in these):
             continue
         batch = _empty_batch(here, length, temperature)
+        if shares is not None:
+            batch = batch._replace(shares=np.zeros_like(batch.mask))
         assert batch.episodes is not None
         for row, place in enumerate(these):
             if place is None:
@@ -125,6 +132,8 @@ def micro_batches(
             _fill_row(
                 batch, row, episodes[place], advantages.values[place], advantages.trained[place]
             )
+            if batch.shares is not None and shares is not None:
+                batch.shares[row] = batch.mask[row] * shares[place]
         batches.append(batch)
     _check_count(batches, episodes, advantages)
     return batches
@@ -136,9 +145,9 @@ def _side_by_side(
     """Return the places group by group, the last block of each group filled up with None."""
     if together < 1 or rows % together:
         raise ValueError(f"together: expected a divisor of rows ({rows}), came {together}.")
-    groups: dict[int, list[int | None]] = {}
+    groups: dict[tuple[int, int], list[int | None]] = {}  # the seats of a game begin differently
     for place in places:
-        groups.setdefault(episodes[place].group, []).append(place)
+        groups.setdefault((episodes[place].group, episodes[place].seat), []).append(place)
     return [
         place for group in groups.values() for place in group + [None] * (-len(group) % together)
     ]

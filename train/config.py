@@ -7,61 +7,43 @@ modules alone. A value that makes no sense is refused when the dataclass is made
 
     >>> RolloutConfig(groups=2, group_size=1)
     Traceback (most recent call last):
-    mintjax.train.config.ConfigError: rollout.group_size: expected at least 2 ..., got 1
+    mintjax.train.config_checks.ConfigError: rollout.group_size: expected at least 2 ..., got 1
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
-
-import draccus
+from typing import TYPE_CHECKING, Any, Literal
 
 from mintjax.renderers import Renderer
-from mintjax.train.advantages import ESTIMATORS, NORMALISERS
 from mintjax.train.byte_sizes import parse_bytes
-from mintjax.train.environment import Environment
+from mintjax.train.config_checks import ConfigError, require
+from mintjax.train.config_kinds import Kind, Kinds, kind_name, registering
+from mintjax.train.config_references import KlConfig, TeacherConfig
+from mintjax.train.corrections import Correction, NoCorrection
+from mintjax.train.estimators import Estimator, GroupTurnMean
+from mintjax.train.kl_loss import loss_with_kl
+from mintjax.train.losses import Loss, Ppo
+from mintjax.train.normalisers import NORMALISERS
 
 if TYPE_CHECKING:
     from mintjax.train.pure_environment import PureEnvironment
 
-Kind = TypeVar("Kind", bound=type)
 
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message names the field and what was expected."""
-
-
-def require(holds: bool, path: str, expected: str, got: object) -> None:
-    """Raise ConfigError unless a field holds what it must.
-
-    Args:
-        holds: whether the field is good.
-        path: its dotted path, as a command line would name it.
-        expected: what it must be, in words.
-        got: what it is.
-
-    Raises:
-        ConfigError: if ``holds`` is false.
-
-    Example:
-        >>> require(steps >= 1, "steps", "at least 1", steps)
-    """
-    if not holds:
-        raise ConfigError(f"{path}: expected {expected}, got {got!r}")
-
-
-class EnvironmentConfig(draccus.ChoiceRegistry, ABC):
+class EnvironmentConfig(Kinds, ABC):
     """The task, told by its ``type`` key. Every environment module registers its own dataclass."""
 
     @abstractmethod
-    def make(self) -> Environment:
-        """Return a new environment for one episode."""
+    def make(self) -> Any:
+        """Return a new environment for one episode, a game, or an instance of a TRL environment class."""
 
     @abstractmethod
-    def tasks(self, step: int, groups: int, seed: int) -> Sequence[Any]:
-        """Return the tasks of a step (from 0), one a group; the same arguments give the same tasks."""
+    def tasks(self, position: int, count: int, seed: int) -> Sequence[Any]:
+        """Return the tasks that stand at ``position`` to ``position + count - 1`` of the run's endless stream of tasks.
+
+        One a group. The stream depends on the seed alone: however it is cut into calls, its tasks are the same.
+        """
 
     def pure(self, renderer: Renderer) -> "PureEnvironment | None":
         """Return the same environment as functions over arrays, for ``rollout.where`` "jit"; None where there is none."""
@@ -75,6 +57,7 @@ def register_environment(name: str) -> Callable[[Kind], Kind]:
         name: what ``environment.type`` says in a YAML file.
 
     Raises:
+        TypeError: if the class is not derived from `EnvironmentConfig`.
         ValueError: if the name is taken by another class.
 
     Example:
@@ -82,50 +65,7 @@ def register_environment(name: str) -> Callable[[Kind], Kind]:
         ... @dataclass(frozen=True)
         ... class CountDownConfig(EnvironmentConfig): ...
     """
-
-    def register(kind: Kind) -> Kind:
-        EnvironmentConfig.register_subclass(name, kind)
-        return kind
-
-    return register
-
-
-class LossConfig(draccus.ChoiceRegistry):
-    """What each sampled token adds to the loss, told by the ``type`` key."""
-
-    @classmethod
-    def default_choice_name(cls) -> str:
-        """Return the kind that a loss without ``type`` is."""
-        return "ppo"
-
-
-@LossConfig.register_subclass("ppo")
-@dataclass(frozen=True)
-class PpoConfig(LossConfig):
-    """Clipped policy ratio."""
-
-    clip_low_threshold: float = 0.8
-    """Lowest ratio that still carries a gradient where the advantage is negative."""
-    clip_high_threshold: float = 1.2
-    """Highest ratio that still carries a gradient where the advantage is positive."""
-
-    def __post_init__(self) -> None:
-        """Check the bounds."""
-        low, high = self.clip_low_threshold, self.clip_high_threshold
-        require(0 <= low <= 1, "loss.clip_low_threshold", "a ratio from 0 to 1", low)
-        require(high >= 1, "loss.clip_high_threshold", "a ratio of at least 1", high)
-
-
-@LossConfig.register_subclass("importance_sampling")
-@dataclass(frozen=True)
-class ImportanceSamplingConfig(LossConfig):
-    """Policy ratio times advantage, unclipped."""
-
-
-@LossConfig.register_subclass("cross_entropy")
-@dataclass(frozen=True)
-class CrossEntropyConfig(LossConfig):
-    """Negative log probability of the sampled tokens, weighted by the advantage."""
+    return registering(EnvironmentConfig, name)
 
 
 @dataclass(frozen=True)
@@ -169,6 +109,19 @@ class RolloutConfig:
     """Most tokens the policy may sample in one turn."""
     max_turns: int = 16
     """Most turns an episode may have; one that reaches it stops with the reason "max_turns"."""
+    max_episode_tokens: int = 0
+    """Most tokens of a conversation, both sides together; one that reaches it stops with the reason "max_episode_tokens". 0
+    is as many as the model's context has."""
+    step_timeout: float | None = 600.0
+    """Seconds that one call of the environment may take before the episode stops with the reason "step_timeout"; null is no
+    limit. What a limit of time ends is not the same in another run."""
+    episode_timeout: float | None = None
+    """Seconds that an episode may take before it stops with the reason "episode_timeout"; null is no limit."""
+    parse_errors: Literal["pass", "observe", "end"] = "pass"
+    """What comes of a reply that holds a tool call that cannot be read: "pass" gives it to the environment, "observe" tells
+    the policy the error instead, "end" stops the episode with the reason "parse_error"."""
+    parse_error_reward: float | None = None
+    """Reward of a turn that "observe" or "end" keeps from the environment; null is no reward."""
     temperature: float = 1.0
     """Sampling temperature; also the one that log probabilities and the loss are taken at."""
     top_k: int = -1
@@ -178,6 +131,9 @@ class RolloutConfig:
     groups_in_flight: int = 0
     """Groups that are sampled side by side, so that caches are held of them alone; 0 is all of a step. With the plan
     "reverse_only" their gradient is taken before the next ones start. The result does not depend on it."""
+    resample_rounds: int = 0
+    """Groups whose episodes cannot be told apart are replaced by new ones, of the tasks that come next, in at most this
+    many further rounds a step; 0 is off (dynamic sampling)."""
     capacity: int = 0
     """Tokens that each conversation's cache holds from the start; it grows where that is too little, with a compile for
     every size it passes through. With "where: jit" it holds the longest episode that there can be, whatever is said here."""
@@ -201,8 +157,23 @@ class RolloutConfig:
             "at least 2 (advantages compare the episodes of a group)",
             self.group_size,
         )
+        rounds = self.resample_rounds
+        require(rounds >= 0, "rollout.resample_rounds", "at least 0", rounds)
         require(self.max_tokens >= 1, "rollout.max_tokens", "at least 1", self.max_tokens)
         require(self.max_turns >= 1, "rollout.max_turns", "at least 1", self.max_turns)
+        most = self.max_episode_tokens
+        require(most >= 0, "rollout.max_episode_tokens", "at least 0", most)
+        for name in ("step_timeout", "episode_timeout"):
+            seconds = getattr(self, name)
+            positive = seconds is None or 0 < seconds < math.inf
+            require(positive, f"rollout.{name}", "a positive number or null", seconds)
+        penalty = self.parse_error_reward
+        require(
+            penalty is None or (math.isfinite(penalty) and self.parse_errors != "pass"),
+            "rollout.parse_error_reward",
+            'a finite number, with rollout.parse_errors "observe" or "end"; or null',
+            penalty,
+        )
         require(
             0 < self.temperature < math.inf,
             "rollout.temperature",
@@ -223,6 +194,31 @@ class RolloutConfig:
     def cache_rows(self) -> int:
         """Rows of the cache at most: one for each episode in flight, and one for what each group begins with."""
         return self.in_flight * (self.group_size + 1)
+
+
+@dataclass(frozen=True)
+class TruncationConfig:
+    """What becomes of episodes that a limit cut, and of those that come near one. To be cut is not to fail."""
+
+    episodes: Literal["train", "mask"] = "train"
+    """"train" takes a truncated episode with the reward that it has; "mask" leaves it out of training, and out of what the
+    others of its group are compared with."""
+    reasons: tuple[str, ...] = ("length", "overflow", "max_turns")
+    """Stop reasons that are limits; an episode whose last reply was cut is truncated whatever its stop reason."""
+    budget: int = 0
+    """Sampled tokens of an episode from which on its reward is lessened by 1; 0 is no penalty."""
+    cache: int = 0
+    """Tokens before the budget over which the penalty grows from 0 to 1, in proportion; 0 is at once."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.budget >= 0, "truncation.budget", "at least 0", self.budget)
+        require(
+            0 <= self.cache <= self.budget,
+            "truncation.cache",
+            f"from 0 to {self.budget} (truncation.budget)",
+            self.cache,
+        )
 
 
 @dataclass(frozen=True)
@@ -358,12 +354,21 @@ class TrainConfig:
     """The base model and its adapter."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     """How episodes are sampled."""
-    advantage: str = "group_turn_mean"
-    """How the episodes of a group are compared."""
+    truncation: TruncationConfig = field(default_factory=TruncationConfig)
+    """Episodes that a limit cut."""
+    advantage: Estimator = field(default_factory=GroupTurnMean)
+    """How episodes are compared."""
     normaliser: str = "batch_tokens"
     """What advantages are divided by, so that the sum over tokens is the mean one wants."""
-    loss: LossConfig = field(default_factory=PpoConfig)
+    loss: Loss = field(default_factory=Ppo)
     """The loss on sampled tokens."""
+    kl: KlConfig = field(default_factory=KlConfig)
+    """A penalty for leaving the base model."""
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    """A model to distil on the policy's own samples."""
+    correction: Correction = field(default_factory=NoCorrection)
+    """Weights for a sampler that is not quite the policy. With one, the loss compares with the policy before the update
+    instead of the sampler, so that its ratio is 1 and the bounds of the correction alone act."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """The optimizer."""
     gradients: GradientConfig = field(default_factory=GradientConfig)
@@ -379,6 +384,56 @@ class TrainConfig:
         require(plain, "name", "a directory name without slashes", self.name)
         require(self.steps >= 1, "steps", "at least 1", self.steps)
         require(0 <= self.seed < 2**32, "seed", "from 0 to 2**32 - 1", self.seed)
-        estimators, normalisers = " or ".join(ESTIMATORS), " or ".join(NORMALISERS)
-        require(self.advantage in ESTIMATORS, "advantage", estimators, self.advantage)
+        normalisers = " or ".join(NORMALISERS)
         require(self.normaliser in NORMALISERS, "normaliser", normalisers, self.normaliser)
+        most, soft = self.rollout.max_turns * self.rollout.max_tokens, self.truncation
+        require(
+            soft.budget < most + soft.cache,
+            "truncation.budget",
+            f"less than {most} (rollout.max_turns * rollout.max_tokens, the most tokens of an episode) plus "
+            "truncation.cache, since no episode would meet the penalty",
+            soft.budget,
+        )
+        rounds = self.rollout.resample_rounds
+        require(
+            not (rounds and self.advantage.whole_batch),
+            "rollout.resample_rounds",
+            f"0 with advantage.type {kind_name(self.advantage)}, which compares the whole batch: whether a group can be "
+            "told apart is known at its end alone",
+            rounds,
+        )
+        refusal = self.accumulation_refusal
+        if self.gradients.plan == "reverse_only" and refusal:
+            raise ConfigError(f"gradients.plan: {refusal}")
+
+    @property
+    def full_loss(self) -> Loss:
+        """The loss that gradients are taken of, with all that the configuration puts around it."""
+        return loss_with_kl(self.correction.around(self.loss), self.kl)
+
+    @property
+    def accumulation_refusal(self) -> str | None:
+        """Why no gradient can be taken while a batch is being sampled, as "reverse_only" does; None where one can."""
+        cure = 'set gradients.plan to "segments" or "packed", which take it from the whole batch'
+        loss = type(self.loss).__name__
+        if self.advantage.whole_batch:
+            name = kind_name(self.advantage)
+            return (
+                f'advantage.type {name} compares the whole batch, and "reverse_only" takes the gradient of some groups '
+                f"before the others are sampled; {cure}"
+            )
+        if self.kl.needs_whole_batch:
+            return (
+                'kl.centre "batch" takes the mean over the whole batch, and "reverse_only" takes the gradient of some groups '
+                f'before the others are sampled; set kl.centre to "group", or {cure}'
+            )
+        if not self.full_loss.scales_with_advantages:
+            return (
+                f"the loss {loss} is not proportional to the advantages (scales_with_advantages), and what normaliser "
+                f'{self.normaliser!r} divides them by is known at the end of a batch alone, too late for "reverse_only"; '
+                f"{cure}"
+            )
+        if self.full_loss.whole_rows:
+            what = f"the loss {loss}" if self.loss.whole_rows else "correction.level 'sequence'"
+            return f'{what} needs whole rows, and "reverse_only" takes pieces of them; {cure}'
+        return None

@@ -29,7 +29,8 @@ from mintjax.extension import extend
 from mintjax.models.config import ModelConfig
 from mintjax.policy import Policy
 from mintjax.renderers import Renderer
-from mintjax.train.config import ConfigError, TrainConfig
+from mintjax.train.config import ConfigError, RolloutConfig, TrainConfig
+from mintjax.train.episode_rules import EpisodeRules
 from mintjax.train.pure_environment import PureEnvironment
 from mintjax.train.pure_record import Played, TurnRecord, record_episodes
 from mintjax.train.rollout import Rollout, RolloutSettings
@@ -72,7 +73,7 @@ def pure_environment(
         The environment, its texts rendered and checked.
 
     Raises:
-        ConfigError: where the environment has no pure twin.
+        ConfigError: where the environment has no pure twin, or a rule needs the host.
         TextTableError: where the renderer's replies end with a text.
         ContextOverflowError: where the longest episode that there can be does not fit the model's context.
 
@@ -88,9 +89,7 @@ def pure_environment(
             f"rollout.where: expected 'host', since {kind.__name__} has no twin of functions over arrays, got 'jit'; "
             f"write one and return it from {kind.__name__}.pure, or play on the host"
         )
-    _own_capacity(
-        model, environment, config.rollout.max_turns, config.rollout.max_tokens
-    )  # refuses
+    _own_capacity(model, environment, config.rollout)  # refuses what does not fit
     return environment
 
 
@@ -126,7 +125,8 @@ def episodes(
 
     Raises:
         ValueError: where there are no tasks, more than ``settings.groups``, or some that are no ints.
-        ContextOverflowError: where the longest episode that there can be does not fit the model's context.
+        ConfigError: where a rule of the settings needs the host.
+        ContextOverflowError: where the longest episode that there can be does not fit.
 
     Example:
         >>> environment = GuessTheNumberConfig().pure(renderer)
@@ -143,7 +143,7 @@ def episodes(
             f"tasks: expected an int each, or as many for each, came {tasks[0]!r}. Number what they stand for."
         )
     turns = min(settings.max_turns, environment.turns)
-    capacity = _own_capacity(policy.config, environment, settings.max_turns, settings.max_tokens)
+    capacity = _own_capacity(policy.config, environment, settings)
     numbers = first_group + np.arange(groups)
     chance = _Chance(
         seed=np.uint32(seed),
@@ -186,18 +186,25 @@ def episodes(
 
 
 def _own_capacity(
-    config: ModelConfig, environment: PureEnvironment, max_turns: int, max_tokens: int
+    config: ModelConfig, environment: PureEnvironment, rules: EpisodeRules | RolloutConfig
 ) -> int:
-    """Room for what can follow an opening, of which the last answer is not fed; refused where the context has none."""
-    texts, turns = environment.texts, min(max_turns, environment.turns)
+    """Room for what can follow an opening, of which the last answer is not fed; rules that cannot hold are refused."""
+    for name, wanted in (("episode_timeout", None), ("parse_errors", "pass")):
+        if (came := getattr(rules, name)) != wanted:
+            raise ConfigError(
+                f"rollout.{name}: expected {wanted!r} inside jit, where there is no clock and nobody reads tool calls, got "
+                f"{came!r}; leave it out, or play on the host (rollout.where=host)"
+            )
+    texts, turns = environment.texts, min(rules.max_turns, environment.turns)
     opening, answer = int(texts.opening_lengths.max()), int(texts.answer_lengths.max())
-    own = turns * max_tokens + (turns - 1) * answer
-    if opening + own > config.context:
+    own = turns * rules.max_tokens + (turns - 1) * answer
+    most = min(config.context, rules.max_episode_tokens or config.context)
+    if opening + own > most:
         raise ContextOverflowError(
-            f"{config.name} has a context of {config.context} tokens, and an episode may take {opening + own}: an "
-            f"opening of {opening}, then {turns} replies of {max_tokens} (max_tokens) and {turns - 1} answers of {answer}. "
-            f"Lower rollout.max_tokens or rollout.max_turns, or play on the host (rollout.where=host), where an episode "
-            f"that fills the context ends by itself"
+            f"an episode has at most {most} tokens (the context of {config.name}, or rollout.max_episode_tokens), and may "
+            f"take {opening + own}: an opening of {opening}, then {turns} replies of {rules.max_tokens} (max_tokens) and "
+            f"{turns - 1} answers of {answer}. Lower rollout.max_tokens or rollout.max_turns, or play on the host "
+            f"(rollout.where=host), where an episode that fills its room ends by itself"
         )
     return bucket(own)
 
@@ -228,7 +235,8 @@ def _play(
         state, worlds, news, live = carry
         # Nothing is fed in the first turn, nor once all episodes are over.
         state = lax.cond((news.length > 0).any(), partial(hear, news), lambda state: state, state)
-        keys = turn_keys(chance.seed, chance.step, number, groups, members)
+        turns = jnp.full(group.shape, number)
+        keys = turn_keys(chance.seed, chance.step, turns, groups, members)
         params = sampling._replace(max_tokens=jnp.where(live, sampling.max_tokens, 0))
         # Room for any reply: the program is then the same for every max_tokens.
         sample, state = decode(policy, state.replace(prefix=prefix), keys, params, buffer=capacity)

@@ -4,7 +4,6 @@ Everything random is drawn from the run's seed and the step's number, and the tr
 So a run that was killed goes on from its last checkpoint to the very numbers that it would have had.
 """
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,25 +23,30 @@ from mintjax.train.advantages import Advantages
 from mintjax.train.byte_sizes import show_bytes
 from mintjax.train.compiles import Compiles, counted_compiles, keep_compiled
 from mintjax.train.config import TrainConfig
+from mintjax.train.config_kinds import kind_name
 from mintjax.train.durable import write_atomic, write_rows
 from mintjax.train.invocation import record_invocation
-from mintjax.train.jit_episodes import episodes as episodes_in_jit
+from mintjax.train.jit_episodes import episodes as jitted
 from mintjax.train.jit_episodes import pure_environment
-from mintjax.train.learner import learn, optimizer
+from mintjax.train.learner import compare, learn, optimizer
 from mintjax.train.metrics import append_metrics
 from mintjax.train.optimizer import TrainState, init_train_state
+from mintjax.train.origin import check_vocabulary, origin_of
 from mintjax.train.plan import Plan, with_kernel
 from mintjax.train.plan_choice import PlanChoice
 from mintjax.train.plan_settling import settle_plan
 from mintjax.train.progress import Reporter, report
 from mintjax.train.pure_environment import PureEnvironment
+from mintjax.train.recognition import Maker
 from mintjax.train.resume import resume
 from mintjax.train.rollout import RolloutSettings, rollout
 from mintjax.train.rollout_metrics import rollout_metrics
 from mintjax.train.run_directory import RunDirectory, open_run
-from mintjax.train.sampler import one_after_another
+from mintjax.train.sampler import RolloutStats, one_after_another
 from mintjax.train.signals import StopRequest, stop_requests
+from mintjax.train.teacher import load_teacher
 from mintjax.train.transcripts import episode_rows, to_html
+from mintjax.train.truncation import truncation_metrics
 from mintjax.types import Episode
 
 
@@ -71,11 +75,19 @@ def run(config: TrainConfig, *, overwrite: bool = False) -> TrainState:
         train_unembed=model.train_unembed,
         dtype=model.dtype,
     )
-    return train(config, policy, load_tokenizer(model.name), overwrite=overwrite)
+    tokenizer = load_tokenizer(model.name)
+    return train(
+        config, policy, tokenizer, overwrite=overwrite, teacher=load_teacher(config, tokenizer)
+    )
 
 
 def train(
-    config: TrainConfig, policy: Policy, tokenizer: Any, *, overwrite: bool = False
+    config: TrainConfig,
+    policy: Policy,
+    tokenizer: Any,
+    *,
+    overwrite: bool = False,
+    teacher: Policy | None = None,
 ) -> TrainState:
     """Trains a policy in an environment, from the beginning or from where an interrupted run left off.
 
@@ -86,6 +98,7 @@ def train(
         policy: with a fresh adapter.
         tokenizer: the policy's, as renderers take it.
         overwrite: discard what an earlier run left in the run directory.
+        teacher: what ``config.teacher`` names, where it names one; of the policy's vocabulary.
 
     Returns:
         The train state after the last step that was finished.
@@ -94,9 +107,8 @@ def train(
         RunDirectoryError: if the run directory cannot be entered.
         RenderError: if tokenizer and renderer do not belong together.
         ValueError: if the tokenizer has more tokens than the model has embeddings, the gradients' attention kernel
-            cannot serve the policy here, or the environment or the renderer cannot be run inside jit, where that is asked for.
+            cannot serve the policy here, or episodes that are to run inside jit cannot.
         NonFiniteError: if a loss becomes nan or infinite; the checkpoint before that step is kept.
-        ContextOverflowError: if episodes inside jit could outgrow the model's context.
         PlanMemoryError: if the plan is to be chosen and none fits into memory.
 
     Example:
@@ -104,7 +116,7 @@ def train(
     """
     renderer = get_renderer(config.renderer, tokenizer)
     renderer.stop_tokens()  # a tokenizer without the format's control tokens is refused before a run directory is made
-    _check_vocabulary(config, policy, tokenizer)
+    check_vocabulary(config.model.name, policy, tokenizer)
     environment = pure_environment(config, policy.config, renderer)
     # An attention kernel that cannot serve is refused before, too.
     with_kernel(Plan(attention=config.gradients.attention), policy)
@@ -128,7 +140,8 @@ def train(
             reporter,
             stop,
             compiles,
-            _origin(config, policy, tokenizer),
+            origin_of(config.model.name, config.renderer, policy, tokenizer),
+            teacher,
         )
         return loop.run(train_state)
 
@@ -139,7 +152,7 @@ class _Stopped(Exception):
 
 @dataclass
 class _Loop:
-    """What every step needs; nothing here changes from step to step but the times of the phases."""
+    """What every step needs; nothing here changes from step to step but the times of the phases and the data's position."""
 
     config: TrainConfig
     plan: PlanChoice
@@ -151,7 +164,14 @@ class _Loop:
     stop: StopRequest
     compiles: Compiles
     origin: dict[str, str]
+    teacher: Policy | None = None
     times: dict[str, float] = field(default_factory=dict)
+    position: int = 0
+    """Tasks that the finished steps have consumed."""
+
+    def __post_init__(self) -> None:
+        """Makes environments for the whole run, since some are used again."""
+        self.make = Maker(self.config.environment.make)
 
     def run(self, train_state: TrainState) -> TrainState:
         """Restores the newest checkpoint if there is one, and makes the steps that are left."""
@@ -179,7 +199,7 @@ class _Loop:
 
     @property
     def _title(self) -> str:
-        return f"{self.config.name}: {self.config.model.name}, advantage {self.config.advantage}"
+        return f"{self.config.name}: {self.config.model.name}, advantage {kind_name(self.config.advantage)}"
 
     def _restore(self, train_state: TrainState) -> tuple[int, TrainState]:
         """The last step that is done (-1: not even the evaluation before the first), and the train state after it."""
@@ -191,6 +211,7 @@ class _Loop:
             checkpoint, policy.adapter, train_state.optimizer_state, origin=self.origin
         )
         version = np.int32(restored.state["version"])
+        self.position = int(restored.state["data_position"])
         policy = policy.replace(adapter=restored.adapter, version=jax.numpy.asarray(version))
         self.reporter.say(f"going on after step {checkpoint.step}")
         return checkpoint.step, train_state.replace(
@@ -208,7 +229,7 @@ class _Loop:
                     "step": step,
                     "version": int(train_state.policy.version),
                     "seed": self.config.seed,
-                    "data_position": step * self.config.rollout.groups,
+                    "data_position": self.position,
                 },
                 metrics=row,
                 origin=self.origin,
@@ -226,15 +247,14 @@ class _Loop:
         """One step, whose files are on the disk when it returns."""
         self.times = {}
         config, start = self.config, time.perf_counter()
-        tasks = config.environment.tasks(step - 1, config.rollout.groups, config.seed)
         walked = config.gradients.plan == "reverse_only"
-        accumulation = Accumulation(config, train_state) if walked else None
-        episodes, metrics = self._sample(
-            train_state.policy, tasks, step, phase="rollout", accumulation=accumulation
-        )
+        accumulation = Accumulation(config, train_state, self.teacher) if walked else None
+        episodes, metrics = self._sample_step(train_state.policy, step, accumulation)
         with self._phase("learn"):
             learned = (
-                accumulation.finish() if accumulation else learn(config, train_state, episodes)
+                accumulation.finish()
+                if accumulation
+                else learn(config, train_state, episodes, self.teacher)
             )
         with self._phase("write"):
             self._write_episodes(step, episodes, learned.advantages)
@@ -248,6 +268,7 @@ class _Loop:
         metrics |= self.compiles.take()
         metrics |= {"time/step": seconds, "perf/tokens_per_second": tokens / seconds}
         row = append_metrics(self.directory.metrics, step, metrics)
+        self.position = int(metrics["data/position"])
         self.reporter.step(row)
         return learned.train_state, row
 
@@ -263,24 +284,60 @@ class _Loop:
             )
         return metrics
 
+    def _sample_step(
+        self, policy: Policy, step: int, accumulation: Accumulation | None
+    ) -> tuple[list[Episode], dict[str, float]]:
+        """A step's episodes and their figures; groups without a signal are replaced as often as may be."""
+        config, position = self.config, self.position
+        options = config.rollout
+        episodes: list[Episode] = []
+        stats: list[RolloutStats] = []
+        missing, groups = options.groups, 0
+        for _ in range(1 + options.resample_rounds):
+            tasks = config.environment.tasks(position + groups, missing, config.seed)
+            played = self._sample(
+                policy, tasks, step, stats,
+                phase="rollout", accumulation=accumulation, first_group=groups,
+            )  # fmt: skip
+            episodes += played
+            groups += missing
+            if not options.resample_rounds:
+                break
+            missing = sum(not signal for signal in compare(config, played).signal.values())
+            if not missing:
+                break
+        metrics = rollout_metrics(episodes, one_after_another(stats), options.in_flight)
+        metrics |= truncation_metrics(episodes, config.truncation)
+        metrics |= {
+            "data/position": float(position + groups),
+            "groups/resampled": float(groups - options.groups),
+        }
+        return episodes, metrics
+
     def _sample(
         self,
         policy: Policy,
         tasks: Sequence[Any],
         step: int,
+        stats: list[RolloutStats],
         *,
         phase: str,
         greedy: bool = False,
         accumulation: Accumulation | None = None,
-    ) -> tuple[list[Episode], dict[str, float]]:
-        """Episodes of all tasks, as many groups side by side as may be in flight, and their figures."""
+        first_group: int = 0,
+    ) -> list[Episode]:
+        """Episodes of all tasks, as many groups side by side as may be in flight; what they cost is added to the stats."""
         options = self.config.rollout
-        # Greedy groups are of one episode: as many as make up the rows that a step has.
-        size = options.in_flight * (options.group_size if greedy else 1)
+        size = self._side_by_side(greedy)
         settings = RolloutSettings(
             group_size=1 if greedy else options.group_size,
             max_tokens=options.max_tokens,
             max_turns=options.max_turns,
+            max_episode_tokens=options.max_episode_tokens,
+            step_timeout=options.step_timeout,
+            episode_timeout=options.episode_timeout,
+            parse_errors=options.parse_errors,
+            parse_error_reward=options.parse_error_reward,
             groups=size,
             temperature=0.0 if greedy else options.temperature,
             top_k=options.top_k,
@@ -289,17 +346,15 @@ class _Loop:
             prompts=options.in_flight,
         )
         episodes: list[Episode] = []
-        stats = []
         for first in range(0, len(tasks), size):
             with self._phase(phase):
                 wave = tasks[first : first + size], settings
-                chance = {"seed": self.config.seed, "step": step, "first_group": first}
-                if self.environment is None:
-                    make = self.config.environment.make
-                    played = rollout(policy, self.renderer, self.tokenizer, make, *wave, **chance)
+                chance = dict(seed=self.config.seed, step=step, first_group=first_group + first)
+                if self.environment is not None:
+                    played = jitted(policy, self.renderer, self.environment, *wave, **chance)
                 else:
-                    played = episodes_in_jit(
-                        policy, self.renderer, self.environment, *wave, **chance
+                    played = rollout(
+                        policy, self.renderer, self.tokenizer, self.make, *wave, **chance
                     )
             if accumulation:
                 with self._phase("learn"):
@@ -307,14 +362,21 @@ class _Loop:
             episodes += played.episodes
             stats.append(played.stats)
             del played  # and with it the cache, before the next groups fill theirs
-        return episodes, rollout_metrics(episodes, one_after_another(stats), size)
+        return episodes
+
+    def _side_by_side(self, greedy: bool) -> int:
+        """How many groups are sampled at once; greedy ones are of one episode: as many as make up the rows of a step."""
+        options = self.config.rollout
+        return options.in_flight * (options.group_size if greedy else 1)
 
     def _evaluate(self, step: int, policy: Policy) -> dict[str, float]:
         """Greedy episodes of the first tasks: as many as a step has episodes, so that nothing more is compiled."""
         options = self.config.rollout
         count = options.groups * options.group_size
         tasks = self.config.environment.tasks(0, count, self.config.seed)
-        episodes, metrics = self._sample(policy, tasks, step, phase="evaluation", greedy=True)
+        stats: list[RolloutStats] = []
+        episodes = self._sample(policy, tasks, step, stats, phase="evaluation", greedy=True)
+        metrics = rollout_metrics(episodes, one_after_another(stats), self._side_by_side(True))
         write_rows(self.directory.evaluation(step), episode_rows(step, episodes))
         return {f"eval/greedy/{name}": value for name, value in metrics.items()}
 
@@ -333,27 +395,3 @@ class _Loop:
         start = time.perf_counter()
         yield
         self.times[name] = self.times.get(name, 0.0) + time.perf_counter() - start
-
-
-def _check_vocabulary(config: TrainConfig, policy: Policy, tokenizer: Any) -> None:
-    """Refuses ids that the model has no embedding for: a gather would clamp them in silence."""
-    tokens, rows = adapt(tokenizer).size, policy.config.vocab_size
-    if tokens > rows:
-        raise ValueError(
-            f"tokenizer: it has {tokens} tokens, and the model {config.model.name} embeddings for {rows}; use the "
-            f"tokenizer that belongs to the model"
-        )
-
-
-def _origin(config: TrainConfig, policy: Policy, tokenizer: Any) -> dict[str, str]:
-    """What a checkpoint of an adapter means nothing without, as texts to compare."""
-    weights = hashlib.sha256()
-    for part in (policy.base["norm"], policy.base["embed"][:16]):
-        weights.update(np.asarray(part).tobytes())
-    return {
-        "base": config.model.name,
-        "base_config": repr(policy.config),
-        "base_weights": weights.hexdigest(),
-        "renderer": config.renderer,
-        "tokenizer": adapt(tokenizer).fingerprint,
-    }

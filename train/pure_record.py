@@ -134,17 +134,20 @@ def _turn(
     sample = _at(played.turns.sample, number, row)
     put, ids = news.tokens[: news.length], sample.tokens[: sample.length]
     unknown = np.full(len(put), np.nan, np.float32)
+    parsed = renderer.parse(ids)
+    unread = [x.error for x in parsed.attempts if x.status in ("malformed", "unclosed")]
     anchor = int(step.anchor)
     return Turn(
         tokens=np.concatenate([put, ids]),
         sampled=np.arange(len(put) + len(ids)) >= len(put),
         logprobs=np.concatenate([unknown, sample.logprobs[: sample.length].astype(np.float32)]),
         temperature=temperature,
-        messages=(*messages_of(said[int(news.row)]), renderer.parse(ids).message),
+        messages=(*messages_of(said[int(news.row)]), parsed.message),
         reward=None if math.isnan(step.reward) else float(step.reward),
         decode_stop="stop" if sample.stopped else "length",
         metrics={n: float(x) for n, x in step.metrics.items() if not math.isnan(x)},
         anchor=None if anchor < 0 else environment.anchors[anchor],
+        parse_error="; ".join(unread) or None,
     )
 
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from mintjax.types import Message
-
 WHITE = " \t\n\r\v\f"
 NOTHING = -1  # what a reply says that says none of the words
 
@@ -34,16 +32,3 @@ def lower(text: str) -> str:
         'up'
     """
     return "".join(c.lower() if c.isascii() else c for c in text)
-
-
-def text_of(message: Message) -> str:
-    """Joins the text of a message; the empty text where it has none.
-
-    Example:
-        >>> text_of({"role": "assistant", "content": None})
-        ''
-    """
-    content = message["content"] or ""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content)

@@ -28,30 +28,32 @@ def environment_seed(seed: int, step: int, group: int) -> int:
 def turn_keys(
     seed: Integer[ArrayLike, ""],
     step: Int[ArrayLike, ""],
-    turn: Int[ArrayLike, ""],
+    turns: Int[ArrayLike, " B"],
     groups: Int[ArrayLike, " B"],
     members: Int[ArrayLike, " B"],
 ) -> Key[Array, " B"]:
-    """The key of each row's sample in one turn.
+    """The key of each row's next sample.
 
     Args:
         seed: of the run, uint32.
         step: of the run.
-        turn: of the episodes, from 0.
+        turns: replies that each episode has had.
         groups: number of each row's task.
-        members: number of each row's episode within its group.
+        members: number of each row's episode within its group, and of its seat.
 
     Returns:
         One typed key a row.
 
     Example:
-        >>> keys = turn_keys(np.uint32(0), 1, 0, np.array([0, 0]), np.array([0, 1]))
+        >>> keys = turn_keys(np.uint32(0), 1, np.array([0, 0]), np.array([0, 0]), np.array([0, 1]))
     """
 
-    def key(group: Int[ArrayLike, ""], member: Int[ArrayLike, ""]) -> Key[Array, ""]:
+    def key(
+        group: Int[ArrayLike, ""], member: Int[ArrayLike, ""], turn: Int[ArrayLike, ""]
+    ) -> Key[Array, ""]:
         folded = jax.random.fold_in(jax.random.key(seed), step)
         for number in (group, member, turn):
             folded = jax.random.fold_in(folded, number)
         return folded
 
-    return jax.vmap(key)(groups, members)
+    return jax.vmap(key)(groups, members, turns)

@@ -1,7 +1,7 @@
 """Data as the client takes them, laid out as the batches that gradients take, and log probabilities on their way back."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ from mintjax.client.errors import RequestFailedError
 from mintjax.client.sampling_checks import check_vocabulary
 from mintjax.models.config import ModelConfig
 from mintjax.train.batches import Batch, padded_length
+from mintjax.train.config_checks import ConfigError
 from mintjax.train.losses import Cispo, CrossEntropy, Dro, ImportanceSampling, Loss, Ppo
 from mintjax.types import Datum, TensorData
 
@@ -18,21 +19,21 @@ _POLICY_INPUTS = ("target_tokens", "logprobs", "advantages")
 
 @dataclass(frozen=True)
 class _Form:
-    """What a loss is called with: its class, the inputs it must have and may have, its settings by name."""
+    """What a loss is called with: its class, the inputs it must have and may have, its fields by Tinker's names for them."""
 
     make: Callable[..., Loss]
     inputs: tuple[str, ...]
     optional: tuple[str, ...] = ()
-    settings: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
 
 
-_CLIPS = ("clip_low_threshold", "clip_high_threshold")
+_CLIPS = {"clip_low_threshold": "ratio_min", "clip_high_threshold": "ratio_max"}
 _FORMS = {
     "cross_entropy": _Form(CrossEntropy, ("target_tokens", "weights")),
     "importance_sampling": _Form(ImportanceSampling, _POLICY_INPUTS),
     "ppo": _Form(Ppo, _POLICY_INPUTS, settings=_CLIPS),
     "cispo": _Form(Cispo, _POLICY_INPUTS, settings=_CLIPS),
-    "dro": _Form(Dro, _POLICY_INPUTS, ("weights",), ("beta",)),
+    "dro": _Form(Dro, _POLICY_INPUTS, ("weights",), {"beta": "beta"}),
 }
 
 
@@ -69,7 +70,7 @@ def loss_call(name: str, config: Mapping[str, float] | None) -> LossCall:
 
     Example:
         >>> loss_call("ppo", {"clip_high_threshold": 1.3}).loss
-        Ppo(clip_low_threshold=0.8, clip_high_threshold=1.3)
+        Ppo(ratio_min=0.8, ratio_max=1.3, negative_ratio_max=None)
     """
     if name not in _FORMS:
         raise RequestFailedError(
@@ -93,8 +94,14 @@ def loss_call(name: str, config: Mapping[str, float] | None) -> LossCall:
             f"loss_fn_config['temperature']: expected above 0, got {temperature}; a greedy sample has no log "
             f"probability that a loss could use"
         )
-    settings = {key: float(value) for key, value in given.items()}
-    return LossCall(name, form.make(**settings), float(temperature))
+    settings = {form.settings[key]: float(value) for key, value in given.items()}
+    try:
+        loss = form.make(**settings)
+    except ConfigError as error:
+        names = {f"loss.{own}": f"loss_fn_config[{key!r}]" for key, own in form.settings.items()}
+        where, problem = str(error).split(":", 1)
+        raise RequestFailedError(f"{names[where]}:{problem}") from error
+    return LossCall(name, loss, float(temperature))
 
 
 def uses_sampled_logprobs(name: str) -> bool:

@@ -23,6 +23,7 @@ def make_episode() -> Callable[..., Episode]:
         stop_reason: str = "finished",
         temperature: float = 1.0,
         metrics: dict[str, float] | None = None,
+        anchors: Sequence[str | None] | None = None,
     ) -> Episode:
         random = np.random.default_rng([group, member])
         turns = []
@@ -41,6 +42,7 @@ def make_episode() -> Callable[..., Episode]:
                     reward=reward,
                     decode_stop=decode_stops[k] if decode_stops else "stop",  # type: ignore
                     metrics=metrics or {},
+                    anchor=anchors[k] if anchors else None,
                 )
             )
         error = "ValueError: broken" if stop_reason == "error" else None

@@ -14,14 +14,16 @@ import mintjax.train.learner
 import mintjax.train.loop
 from mintjax.renderers import get_renderer
 from mintjax.train.accumulate import Accumulation
-from mintjax.train.advantages import NORMALISERS
+from mintjax.train.config import ConfigError
 from mintjax.train.environment import Step
 from mintjax.train.gradient_sum import GradientSum
-from mintjax.train.learner import NonFiniteError, learn
+from mintjax.train.learner import NonFiniteError, compare, learn
 from mintjax.train.loop import train
-from mintjax.train.losses import Dro
+from mintjax.train.losses import Loss, register_loss
 from mintjax.train.metrics import read_metrics
+from mintjax.train.normalisers import NORMALISERS
 from mintjax.train.optimizer import init_train_state
+from mintjax.train.plan_choice import plan_needs, shapes_of
 from mintjax.train.rollout import RolloutSettings, rollout
 from tests.tiny import relative_difference
 from tests.train.tiny_run import tiny_config, tiny_parts
@@ -65,8 +67,7 @@ def config_of(plan, in_flight=0, **changes):
         "unused", "unused",
         rollout={"groups": GROUPS, "group_size": SIZE, "max_tokens": 12, "groups_in_flight": in_flight},
         gradients={"plan": plan, "segment": 32, "rows": 3},
-        advantage="group_mean",
-        **changes,
+        **{"advantage": {"type": "group_mean"}, **changes},
     )  # fmt: skip
 
 
@@ -205,10 +206,85 @@ def test_a_group_is_added_once_and_whole(parts, played):
         accumulation.add(*played[1][0][::2])
 
 
-def test_a_loss_that_is_not_proportional_is_refused_by_name(parts, monkeypatch):
-    monkeypatch.setattr(mintjax.train.accumulate, "make_loss", lambda _: Dro())
-    with pytest.raises(ValueError, match=r"loss: Dro is not proportional .* 'batch_tokens'"):
-        Accumulation(config_of("reverse_only"), descended(parts))
+@pytest.mark.parametrize("normaliser", NORMALISERS)
+def test_a_share_is_what_the_advantage_was_multiplied_by(parts, played, monkeypatch, normaliser):
+    batches, divided = [], []
+
+    class Seen(GradientSum):
+        def add(self, batch, state=None):
+            batches.append(batch)
+
+        def divide(self, by):
+            divided.append(by)
+
+    monkeypatch.setattr(mintjax.train.learner, "GradientSum", Seen)
+    monkeypatch.setattr(mintjax.train.accumulate, "GradientSum", Seen)
+    shares = []
+    for plan, in_flight in (("packed", GROUPS), ("reverse_only", 1)):
+        config = config_of(plan, in_flight, normaliser=normaliser)
+        batches.clear()
+        if plan == "packed":
+            learn(config, descended(parts), played[GROUPS][0].episodes)
+        else:
+            accumulated(config, parts, played[1])
+        found = {}
+        for batch in batches:
+            for row in np.flatnonzero(batch.mask.any(1)):
+                (share,) = set(batch.shares[row][batch.mask[row] > 0])
+                assert not batch.shares[row][batch.mask[row] == 0].any()
+                tokens = tuple(batch.tokens[row, : batch.length[row]])
+                found[tokens] = share, batch.advantages[row].max() / share
+        shares.append(found)
+    (whole, parts_of), (by,) = shares, divided
+    raw = compare(config_of("packed"), played[GROUPS][0].episodes)
+    for episode, values, trained in zip(
+        played[GROUPS][0].episodes, raw.values, raw.trained, strict=True
+    ):
+        if trained.any():
+            share, advantage = whole[tuple(episode.tokens)]
+            part, same = parts_of[tuple(episode.tokens)]
+            assert part / by == pytest.approx(share, rel=PLANS)
+            # The greatest over the row, or 0 beside it.
+            assert advantage == pytest.approx(max(values.max(), 0), rel=PLANS)
+            assert same == pytest.approx(advantage, rel=PLANS)
+
+
+WHOLE = {"loss": {"type": "gspo"}}, {"correction": {"type": "masked", "level": "sequence"}}
+REFUSED = [
+    (WHOLE[0], "the loss Gspo needs whole rows"),
+    (WHOLE[1], "correction.level 'sequence' needs whole rows"),
+    (
+        {"advantage": {"type": "reinforce_plus_plus"}},
+        "reinforce_plus_plus compares the whole batch",
+    ),
+    ({"loss": {"type": "half"}}, "the loss Half is not proportional .* 'batch_tokens'"),
+]
+
+
+@pytest.fixture
+def half(monkeypatch):
+    """A loss that says nothing of itself, registered here alone."""
+    monkeypatch.setattr(Loss, "_choice_registry", dict(Loss._choice_registry))
+
+    @register_loss("half")
+    @dataclass(frozen=True)
+    class Half(Loss):
+        def __call__(self, logprobs, inputs):
+            return -inputs.advantages * logprobs / 2
+
+    return Half
+
+
+@pytest.mark.parametrize(("changes", "reason"), REFUSED)
+def test_what_needs_the_whole_batch_or_row_is_refused_by_name(parts, half, changes, reason):
+    message = rf"gradients.plan: .*{reason}.* set gradients.plan to \"segments\" or \"packed\""
+    with pytest.raises(ConfigError, match=message):
+        config_of("reverse_only", **changes)
+    config = config_of("auto", **changes)
+    plans = plan_needs(config, shapes_of(parts[0]))
+    assert {need.plan.kind for need in plans} == {"packed", "segments"}
+    with pytest.raises(ValueError, match=message):
+        Accumulation(config, descended(parts))
 
 
 def test_a_loss_that_is_not_finite_updates_nothing(parts, played):

@@ -3,8 +3,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mintjax.train.advantages import Advantages, group_advantages, normalise
+from mintjax.train.advantages import Advantages, group_advantages
 from mintjax.train.batches import micro_batches, padded_length
+from mintjax.train.normalisers import normalise
 
 BLOCK = 8
 

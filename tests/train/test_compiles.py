@@ -69,9 +69,13 @@ class LinesConfig(EnvironmentConfig):
     def make(self):
         return Lines(self.turns)
 
-    def tasks(self, step, groups, seed):
+    def tasks(self, position, count, seed):
         low, high = self.lines
-        return [low + (step + group) % (high - low + 1) for group in range(groups)]
+        # Three groups a step.
+        return [
+            low + sum(divmod(place, 3)) % (high - low + 1)
+            for place in range(position, position + count)
+        ]
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +133,7 @@ def compiled(tmp_path, parts, monkeypatch):
             environment={"type": "lines", "lines": list(lines), "turns": turns},
             rollout=options | {"capacity": 256} | rollout,
             gradients={"plan": "reverse_only", "segment": 64, "rows": 3},
-            advantage="group_mean",
+            advantage={"type": "group_mean"},
             evaluation={"at_start": True, "at_end": True},
         )  # fmt: skip
         programs, logger = Programs(), logging.getLogger("jax")

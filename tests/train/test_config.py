@@ -1,13 +1,11 @@
 import dataclasses
+from collections import Counter
 
 import pytest
 
 from mintjax.train.config import (
     ConfigError,
-    CrossEntropyConfig,
     EnvironmentConfig,
-    ImportanceSamplingConfig,
-    PpoConfig,
     TrainConfig,
     register_environment,
 )
@@ -21,7 +19,9 @@ from mintjax.train.config_files import (
     to_yaml,
 )
 from mintjax.train.config_help import field_docs, help_text
-from mintjax.train.config_schema import dotted_fields
+from mintjax.train.config_schema import dotted_fields, fields_of, is_choice
+from mintjax.train.environments.count_down import CountDownConfig
+from mintjax.train.losses import CrossEntropy, ImportanceSampling, Ppo
 
 MINIMAL = "name: demo\nenvironment: {type: count_down}\n"
 
@@ -43,7 +43,7 @@ def test_defaults_then_file_then_command_line(write):
     assert config.optimizer.b1 == 0.7
     assert config.optimizer.b2 == 0.95
     assert (config.model.rank, config.seed) == (4, 3)
-    assert isinstance(config.loss, PpoConfig)
+    assert isinstance(config.loss, Ppo)
 
 
 def test_the_shipped_experiment_loads_and_round_trips(write):
@@ -68,9 +68,20 @@ def test_every_field_round_trips_with_a_value_that_is_not_its_default(write):
         "rollout.top_k=5",
         "rollout.top_p=0.25",
         "rollout.temperature=0.7",
-        "advantage=rloo",
+        "advantage.type=gigpo",
+        "advantage.gamma=0.5",
+        "advantage.std=true",
+        "loss.negative_ratio_max=3",
+        "correction.type=masked",
+        "correction.level=sequence",
+        "correction.ratio_min=0.5",
+        "truncation.episodes=mask",
+        "truncation.reasons=[overflow]",
+        "truncation.budget=500",
+        "truncation.cache=100",
+        "rollout.resample_rounds=2",
         "normaliser=max_tokens",
-        "loss.clip_low_threshold=0.5",
+        "loss.ratio_min=0.5",
         "optimizer.clip_norm=null",
         "optimizer.schedule=cosine",
         "optimizer.eps=1e-30",
@@ -115,7 +126,7 @@ def test_a_size_is_not_a_truth_value(write):
         ),
         ("learning_rate=1", "learning_rate: unknown .* did you mean optimizer.learning_rate?"),
         ("modle.rank=1", "modle: unknown field .* did you mean model?"),
-        ("loss.type=ppoo", "loss.type: expected ppo or .*, got 'ppoo'; did you mean ppo?"),
+        ("loss.type=ppoo", "loss.type: expected .*, got 'ppoo'; did you mean ppo?"),
         ("environment.turn=1", "environment.turn: unknown .* did you mean environment.turns?"),
         ("zzz=1", "zzz: unknown field of TrainConfig; it has name, environment, "),
         ("seed.x=1", "seed.x: seed has no fields"),
@@ -134,8 +145,44 @@ def test_a_size_is_not_a_truth_value(write):
             "rollout.groups_in_flight=9",
             r"rollout.groups_in_flight: expected from 0 .* to 8 \(.*, got 9",
         ),
+        (
+            "rollout.max_episode_tokens=-1",
+            "rollout.max_episode_tokens: expected at least 0, got -1",
+        ),
+        (
+            "rollout.step_timeout=0",
+            "rollout.step_timeout: expected a positive number or null, got 0",
+        ),
+        (
+            "rollout.episode_timeout=.inf",
+            "rollout.episode_timeout: expected a positive number .*inf",
+        ),
+        (
+            "rollout.parse_errors=ignore",
+            "rollout.parse_errors: expected pass or observe or end, got",
+        ),
+        (
+            "rollout.parse_error_reward=-1",
+            r"rollout.parse_error_reward: expected .*observe.*got -1",
+        ),
         ("rollout=5", "rollout: expected a section, got 5"),
-        ("advantage=grp", "advantage: expected group_mean or .*, got 'grp'"),
+        ("advantage=grpo", "advantage: expected a section with type: group_mean or .*, got 'grpo'"),
+        ("advantage.type=grp", "advantage.type: expected .*, got 'grp'; did you mean grpo?"),
+        ("advantage.gamma=1", "advantage.gamma: unknown field of GroupTurnMean"),
+        ("loss.ratio_min=1.5", "loss.ratio_min: expected a ratio from 0 to 1, got 1.5"),
+        ("loss.ratio_max=0.9", "loss.ratio_max: expected a ratio of at least 1, got 0.9"),
+        ("loss.negative_ratio_max=1", "loss.negative_ratio_max: expected a ratio above 1 or null"),
+        ("normaliser=tokens", "normaliser: expected batch_tokens or .*, got 'tokens'"),
+        ("rollout.temperature=0", "rollout.temperature: expected a positive number .*, got 0"),
+        ("rollout.resample_rounds=-1", "rollout.resample_rounds: expected at least 0, got -1"),
+        (
+            "truncation.cache=1",
+            r"truncation.cache: expected from 0 to 0 \(truncation.budget\), got 1",
+        ),
+        (
+            "truncation.budget=1024",
+            r"truncation.budget: expected less than 1024 \(.*\) plus truncation.cache, .* got 1024",
+        ),
         ("name=a/b", "name: expected a directory name"),
         ("steps", "steps: expected field=value"),
         ("--steps", "--steps: expected a value after it"),
@@ -155,7 +202,10 @@ def test_a_bad_override_is_one_error_that_names_the_field(write, override, messa
         ("steps: 1\nsteps: 2\n", r"the key 'steps' is given twice"),
         ("model: {rank: 1, rank: 2}\n", r"the key 'rank' is given twice"),
         ("seed: 1\n", "environment: missing; expected a section with type: "),
-        ("environment: {turns: 2}\n", "environment.type: missing; expected count_down"),
+        (
+            "environment: {turns: 2}\n",
+            "environment.type: missing; expected count_down or grid_walk",
+        ),
         ("renderer: 5\n", "renderer: expected str, got 5; put it in quotes"),
         ("model: 3\n", "model: expected a section, got 3"),
         ("[1, 2]\n", "expected fields and values"),
@@ -187,21 +237,21 @@ def test_includes_are_relative_to_their_file_and_own_keys_win(write, tmp_path):
 
 
 def test_another_type_on_the_command_line_drops_the_files_fields_with_a_warning(write):
-    file = write(MINIMAL + "loss: {type: ppo, clip_low_threshold: 0.5}\n")
+    file = write(MINIMAL + "loss: {type: ppo, ratio_min: 0.5}\n")
     with pytest.warns(
-        ConfigWarning, match="loss: .* from ppo to importance_sampling, .* clip_low_threshold is"
+        ConfigWarning, match="loss: .* from ppo to importance_sampling, .* ratio_min is"
     ):
         config = load_config(file, ["loss.type=importance_sampling"])
-    assert config.loss == ImportanceSamplingConfig()
+    assert config.loss == ImportanceSampling()
     # The same type again drops nothing; fields of the new type may stand before it.
-    assert load_config(file, ["loss.type=ppo"]).loss == PpoConfig(clip_low_threshold=0.5)
+    assert load_config(file, ["loss.type=ppo"]).loss == Ppo(ratio_min=0.5)
     file = write(MINIMAL + "loss: {type: cross_entropy}\n")
-    config = load_config(file, ["loss.clip_high_threshold=3", "loss.type=ppo"])
-    assert config.loss == PpoConfig(clip_high_threshold=3.0)
+    config = load_config(file, ["loss.ratio_max=3", "loss.type=ppo"])
+    assert config.loss == Ppo(ratio_max=3.0)
 
 
 def test_a_default_loss_changes_type_without_a_warning(write):
-    assert load_config(write(MINIMAL), ["loss.type=cross_entropy"]).loss == CrossEntropyConfig()
+    assert load_config(write(MINIMAL), ["loss.type=cross_entropy"]).loss == CrossEntropy()
 
 
 def test_a_field_twice_on_the_command_line_is_refused():
@@ -231,12 +281,15 @@ def test_shipped_names_resolve_unless_a_file_here_is_meant_as_well(tmp_path, mon
 
 def test_help_lists_every_field_with_type_default_and_documentation():
     lines = help_text().splitlines()
-    for keys in dotted_fields():
-        [line] = [line for line in lines if line.startswith(f"{'.'.join(keys)}: ")]
-        assert " = " in line or "(required)" in line
-        assert lines[lines.index(line) + 1].startswith("    ")
+    # Kinds of one section may have fields of one name.
+    for keys, count in Counter(dotted_fields()).items():
+        places = [i for i, line in enumerate(lines) if line.startswith(f"{'.'.join(keys)}: ")]
+        assert len(places) == count, keys
+        for place in places:
+            assert " = " in lines[place] or "(required)" in lines[place]
+            assert lines[place + 1].startswith("    ")
     assert "optimizer.clip_norm: float or null = 1.0" in lines
-    assert "loss.clip_low_threshold: float = 0.8 [loss.type: ppo]" in lines
+    assert "loss.ratio_min: float = 0.8 [loss.type: ppo]" in lines
     assert "name: str (required)" in lines
 
 
@@ -247,8 +300,11 @@ def test_every_field_of_every_section_is_documented():
         docs = field_docs(section)
         for field in dataclasses.fields(section):
             assert docs.get(field.name, "").endswith("."), (section, field.name)
-            if field.default_factory is not dataclasses.MISSING:
-                sections.append(type(field.default_factory()))
+            below = fields_of(section)[field.name]
+            if is_choice(below):
+                sections += below.get_known_choices().values()
+            elif dataclasses.is_dataclass(below):
+                sections.append(below)
 
 
 def test_a_registered_environment_is_a_choice_and_a_name_is_taken_once(write, monkeypatch):
@@ -265,11 +321,13 @@ def test_a_registered_environment_is_a_choice_and_a_name_is_taken_once(write, mo
         def make(self):
             raise AssertionError("not part of this test")
 
-        def tasks(self, step, groups, seed):
-            return [step] * groups
+        def tasks(self, position, count, seed):
+            return [position] * count
 
     config = load_config(write("name: x\nenvironment: {type: test_only, level: 3}\n"))
     assert config.environment == TestOnly(level=3)
     assert to_dict(config)["environment"] == {"type": "test_only", "level": 3}
+    with pytest.raises(TypeError, match="Ppo: expected a class derived from EnvironmentConfig"):
+        register_environment("ppo")(Ppo)
     with pytest.raises(ValueError, match="already registered"):
-        register_environment("test_only")(PpoConfig)
+        register_environment("test_only")(CountDownConfig)

@@ -95,15 +95,17 @@ def test_a_number_that_later_turns_cannot_start_from_is_refused():
 
 def test_tasks_go_through_all_numbers_before_one_comes_again():
     config = CountDownConfig(numbers=(3, 9))
-    stream = [task for step in range(14) for task in config.tasks(step, 5, seed=1)]
+    stream = [task for step in range(14) for task in config.tasks(5 * step, 5, seed=1)]
     rounds = [stream[start : start + 7] for start in range(0, 70, 7)]
     assert all(sorted(numbers) == list(range(3, 10)) for numbers in rounds)
     assert len({tuple(numbers) for numbers in rounds}) > 1
 
 
-def test_tasks_depend_on_seed_and_step_alone():
-    assert CountDownConfig().tasks(4, 7, seed=2) == CountDownConfig().tasks(4, 7, seed=2)
-    assert CountDownConfig().tasks(4, 7, seed=2) != CountDownConfig().tasks(4, 7, seed=3)
+def test_tasks_depend_on_seed_and_position_alone():
+    whole = CountDownConfig().tasks(4, 7, seed=2)
+    parts = [CountDownConfig().tasks(4, 2, seed=2), CountDownConfig().tasks(6, 5, seed=2)]
+    assert whole == parts[0] + parts[1]
+    assert whole != CountDownConfig().tasks(4, 7, seed=3)
 
 
 def test_the_config_is_registered_and_makes_the_environment():

@@ -57,7 +57,7 @@ def game(request, parts):
     pure = config.pure(renderer)
     played = {}
     for seed, step in KEYS:
-        tasks = config.tasks(step, SETTINGS.groups, seed)
+        tasks = config.tasks(step * SETTINGS.groups, SETTINGS.groups, seed)
         options = {"seed": seed, "step": step}
         hosted = rollout(policy, renderer, tokenizer, config.make, tasks, SETTINGS, **options)
         jitted = episodes(policy, renderer, pure, tasks, SETTINGS, **options)
@@ -74,7 +74,15 @@ def assert_same(got, want):
         for x, y in zip(a.turns, b.turns, strict=True):
             assert x.tokens.tolist() == y.tokens.tolist() and x.tokens.dtype == y.tokens.dtype
             assert x.sampled.tolist() == y.sampled.tolist()
-            for name in ("messages", "reward", "metrics", "anchor", "decode_stop", "temperature"):
+            for name in (
+                "messages",
+                "reward",
+                "metrics",
+                "anchor",
+                "decode_stop",
+                "temperature",
+                "parse_error",
+            ):
                 assert getattr(x, name) == getattr(y, name), name
             assert x.logprobs.dtype == y.logprobs.dtype == np.float32
             np.testing.assert_allclose(x.logprobs, y.logprobs, rtol=0, atol=LOGPROBS)
@@ -119,7 +127,7 @@ def test_what_a_run_may_change_compiles_nothing_and_plays_what_the_host_plays(pa
             stops = {turn.decode_stop for one in jitted.episodes for turn in one.turns}
             assert "length" in stops
     seed, step = KEYS[0]
-    tasks = config.tasks(step, SETTINGS.groups, seed)[1:]
+    tasks = config.tasks(step * SETTINGS.groups, SETTINGS.groups, seed)[1:]
     later = episodes(policy, renderer, pure, tasks, SETTINGS, seed=seed, step=step, first_group=1)
     assert_same(later.episodes, played[KEYS[0]][1].episodes[3:])
     assert not np.asarray(later.state.position)[3:].any(), "rows that fill up hold nothing"
@@ -135,7 +143,7 @@ def test_a_changed_table_is_seen(parts, game):
     changed = pure.replace(
         texts=texts.replace(answer_tokens=texts.answer_tokens.at[:, :, 4].add(1))
     )
-    tasks = config.tasks(step, SETTINGS.groups, seed)
+    tasks = config.tasks(step * SETTINGS.groups, SETTINGS.groups, seed)
     jitted = episodes(policy, renderer, changed, tasks, SETTINGS, seed=seed, step=step)
     with pytest.raises(AssertionError):
         assert_same(jitted.episodes, hosted.episodes)
@@ -227,9 +235,14 @@ def test_what_cannot_run_inside_jit_is_refused_with_the_cure(parts):
     assert made is not None and made.turns == 4
     small = replace(policy.config, context=200)
     with pytest.raises(
-        ContextOverflowError, match=r"context of 200 tokens, .* Lower rollout\.max_t"
+        ContextOverflowError, match=r"has at most 200 tokens .* Lower rollout\.max_t"
     ):
         pure_environment(config, small, renderer)
+    for rule in ({"max_episode_tokens": 200}, {"episode_timeout": 9.0}, {"parse_errors": "end"}):
+        refused = config_of(environment=game, rollout=inside | rule)
+        (name,) = rule
+        with pytest.raises(ValueError, match=rf"rollout\.{name}.* play on the host"):
+            pure_environment(refused, policy.config, renderer)
     with pytest.raises(TextTableError, match="'role_colon' ends a reply with the text"):
         pure_environment(config, policy.config, get_renderer("role_colon", tokenizer))
     plain = config_of(environment={"type": "count_down"}, rollout=inside)
@@ -264,7 +277,7 @@ def test_a_run_is_the_same_in_both_and_compiles_once(parts, tmp_path):
                 "max_tokens": 8, "capacity": 512,
             },
             gradients={"plan": "reverse_only", "segment": 64, "rows": 6},
-            advantage="group_mean",
+            advantage={"type": "group_mean"},
             optimizer={"learning_rate": 1e-2},
             evaluation={"at_start": False, "at_end": False},
         )  # fmt: skip

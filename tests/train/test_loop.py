@@ -7,18 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import mintjax.train.learner
 from mintjax.train.checkpoints import latest
 from mintjax.train.environments.count_down import CountDownConfig
 from mintjax.train.learner import NonFiniteError
 from mintjax.train.loop import train
-from mintjax.train.losses import Ppo
+from mintjax.train.losses import Loss, Ppo
 from mintjax.train.metrics import read_metrics, reproducible
 from mintjax.train.run_directory import RunDirectory
 from tests.layout import ROOT
@@ -144,6 +144,34 @@ def test_groups_without_signal_make_no_update_and_are_counted(tmp_path, parts, m
     assert all(jax.tree.leaves(same))
 
 
+def test_a_run_by_whole_rows_and_the_whole_batch_begins_with_ratios_of_1(tmp_path, parts):
+    """GSPO with weights of whole rows, and REINFORCE++: whatever sees more than a token, and more than a group.
+
+    Log probabilities are of the whole distribution at the sampling temperature, for the sampler and the trainer alike,
+    though top-k and top-p let it draw from a part of it alone.
+    """
+    rollout = {"groups": 2, "group_size": 3, "max_tokens": 12, "capacity": 192}
+    config = tiny_config(
+        str(tmp_path), "whole", steps=1,
+        rollout=rollout | {"temperature": 0.6, "top_k": 40, "top_p": 0.95},
+        loss={"type": "gspo"},
+        correction={"type": "masked", "level": "sequence"},
+        advantage={"type": "reinforce_plus_plus", "gamma": 0.5},
+        normaliser="episode_tokens",
+        truncation={"budget": 24, "cache": 12},
+    )  # fmt: skip
+    train_state = train(config, *parts)
+    (row,) = read_metrics(tmp_path / "whole" / "metrics.jsonl")
+    assert int(train_state.policy.version) == 1 and row["grad_norm"] > 0
+    assert row["mismatch/logp_abs_max"] < 1e-5
+    assert (row["ratio/mean"], row["ratio/max"]) == (1, 1)
+    assert row["correction/ratio_max"] == pytest.approx(1, abs=1e-4)
+    assert row["correction/weight_mean"] == row["correction/ratio_mean"]
+    assert row["correction/bound_mean"] == row["clip_ratio/region_mean"] == 0
+    assert 0 < row["truncation/episodes"] <= 1 and 0 <= row["truncation/penalty_mean"] <= 1
+
+
+@dataclass(frozen=True)
 class Broken(Ppo):
     """Goes wrong as an overflow would."""
 
@@ -155,8 +183,8 @@ def test_nan_loss_stops_the_run_and_keeps_what_it_had(tmp_path, parts, monkeypat
     config = tiny_config(str(tmp_path), "nan", steps=2)
     train(tiny_config(str(tmp_path), "nan", steps=2), *parts)
     before = (tmp_path / "nan" / "checkpoints.jsonl").read_bytes()
-    longer = tiny_config(str(tmp_path), "longer", steps=2)
-    monkeypatch.setattr(mintjax.train.learner, "make_loss", lambda _: Broken())
+    monkeypatch.setattr(Loss, "_choice_registry", Loss._choice_registry | {"broken": Broken})
+    longer = tiny_config(str(tmp_path), "longer", steps=2, loss={"type": "broken"})
     with pytest.raises(
         NonFiniteError, match=r"update 1: .*expected finite numbers; the policy was not updated"
     ):

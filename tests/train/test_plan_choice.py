@@ -12,6 +12,7 @@ from mintjax.renderers import to_segment
 from mintjax.train.advantages import group_advantages
 from mintjax.train.batches import micro_batches
 from mintjax.train.config import ConfigError, GradientConfig
+from mintjax.train.estimators import GroupMean
 from mintjax.train.loop import train
 from mintjax.train.metrics import read_metrics
 from mintjax.train.plan import Plan
@@ -126,7 +127,7 @@ def test_programs_cover_every_shape_that_is_met(tmp_path, make_episode):
             make_episode([reward], member=i, prompts=[tokens - 1], samples=[1])
             for i, reward in enumerate((0.0, 1.0))
         ]
-        (batch,) = micro_batches(episodes, group_advantages(episodes, "group_mean"), rows=2)
+        (batch,) = micro_batches(episodes, group_advantages(episodes, GroupMean()), rows=2)
         assert batch.tokens.shape[1] in found.rows
         assert to_segment([episodes[0].tokens]).tokens.shape[1] in found.segments
         assert bucket(max(tokens, 192)) in found.capacities

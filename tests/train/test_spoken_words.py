@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from mintjax.renderers import get_renderer
 from mintjax.train.environments.count_down import expected_reply
 from mintjax.train.reply_text import said
 from mintjax.train.spoken_words import SpokenWordsError, check_words, spoken_words
-from tests.assets import vocabulary
 from tests.tiny import tiny_tokenizer
 
 LISTS = {
@@ -21,17 +21,40 @@ LISTS = {
 SIZE = 24
 
 
+def merged() -> Tokenizer:
+    """A vocabulary in which some tokens are several characters, of words, of their ends, and of what stands around them."""
+    pairs = [
+        ("u", "p"),
+        ("Ġ", "up"),
+        ("d", "o"),
+        ("w", "n"),
+        ("do", "wn"),
+        ("Ċ", "do"),
+        ("f", "t"),
+        ("1", "2"),
+        (",", "Ġ"),
+    ]
+    alphabet = [*(chr(code) for code in range(33, 127)), "Ġ", "Ċ"]
+    tokens = [*alphabet, *(a + b for a, b in pairs)]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, pairs))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+    tokenizer.add_special_tokens(
+        [AddedToken(name, special=True, normalized=False) for name in names]
+    )
+    return tokenizer
+
+
 @pytest.fixture(scope="module")
 def renderers():
-    """Of a vocabulary of single characters, and of one whose tokens are of many."""
-    return {
-        "characters": get_renderer("chatml", tiny_tokenizer()),
-        "smollm2": get_renderer("chatml", vocabulary("smollm2")),
-    }
+    """Of a vocabulary of single characters, and of one with longer tokens."""
+    made = {"characters": tiny_tokenizer(), "merged": merged()}
+    return {name: get_renderer("chatml", tokenizer) for name, tokenizer in made.items()}
 
 
 @pytest.mark.parametrize(
-    ("tokens", "name"), [*(("characters", name) for name in LISTS), ("smollm2", "steps")]
+    ("tokens", "name"), [(tokens, name) for tokens in ("characters", "merged") for name in LISTS]
 )
 def test_ids_say_what_their_text_says(renderers, tokens, name):
     words, renderer = LISTS[name], renderers[tokens]

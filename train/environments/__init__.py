@@ -3,6 +3,7 @@
 from mintjax.train.environments.count_down import CountDown, CountDownConfig
 from mintjax.train.environments.grid_walk import GridWalk, GridWalkConfig
 from mintjax.train.environments.guess_the_number import GuessTheNumber, GuessTheNumberConfig
+from mintjax.train.environments.nim import Nim, NimConfig
 
 __all__ = [
     "CountDown",
@@ -11,4 +12,6 @@ __all__ = [
     "GridWalkConfig",
     "GuessTheNumber",
     "GuessTheNumberConfig",
+    "Nim",
+    "NimConfig",
 ]

@@ -10,7 +10,8 @@ from mintjax.renderers import Renderer
 from mintjax.train.config import EnvironmentConfig, register_environment, require
 from mintjax.train.environment import AssistantMessage, Step
 from mintjax.train.environments.shuffled import shuffled_numbers
-from mintjax.train.reply_text import said, text_of
+from mintjax.train.reply_text import said
+from mintjax.train.rows import text_of
 from mintjax.types import Message
 
 if TYPE_CHECKING:
@@ -130,24 +131,22 @@ class CountDownConfig(EnvironmentConfig):
         """Return a new environment for one episode."""
         return CountDown(self.turns, self.worked_example, self.grading)
 
-    def tasks(self, step: int, groups: int, seed: int) -> list[int]:
-        """The numbers of one training step, one a group.
-
-        See :func:`mintjax.train.environments.shuffled.shuffled_numbers`.
+    def tasks(self, position: int, count: int, seed: int) -> list[int]:
+        """Some of the run's numbers, which never end: all come once, in shuffled order, before any comes again.
 
         Args:
-            step: index of the training step, from 0.
-            groups: how many numbers to return.
+            position: how many numbers come before these.
+            count: how many to return.
             seed: seed of the run.
 
         Returns:
-            ``groups`` numbers; the same arguments give the same numbers.
+            ``count`` numbers.
 
         Example:
-            >>> sorted(CountDownConfig(numbers=(3, 5)).tasks(step=0, groups=3, seed=0))
+            >>> sorted(CountDownConfig(numbers=(3, 5)).tasks(position=0, count=3, seed=0))
             [3, 4, 5]
         """
-        return shuffled_numbers(*self.numbers, step, groups, seed)
+        return shuffled_numbers(*self.numbers, position, count, seed)
 
     def pure(self, renderer: Renderer) -> "PureCountDown":
         """Return the same environment as functions over arrays.

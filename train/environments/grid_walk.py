@@ -8,7 +8,8 @@ import numpy as np
 from mintjax.renderers import Renderer
 from mintjax.train.config import EnvironmentConfig, register_environment, require
 from mintjax.train.environment import AssistantMessage, Step
-from mintjax.train.reply_text import NOTHING, said, text_of
+from mintjax.train.reply_text import NOTHING, said
+from mintjax.train.rows import text_of
 from mintjax.types import Message
 
 if TYPE_CHECKING:
@@ -118,16 +119,16 @@ class GridWalkConfig(EnvironmentConfig):
         """Return a new environment for one episode."""
         return GridWalk(self.size, self.turns)
 
-    def tasks(self, step: int, groups: int, seed: int) -> list[tuple[int, int]]:
-        """Start and goal of each group of one training step, two different cells.
+    def tasks(self, position: int, count: int, seed: int) -> list[tuple[int, int]]:
+        """Some of the run's walks: start and goal of each group, two different cells.
 
         Example:
-            >>> len(GridWalkConfig().tasks(step=0, groups=3, seed=0))
+            >>> len(GridWalkConfig().tasks(position=0, count=3, seed=0))
             3
         """
         pairs = []
-        for position in range(step * groups, (step + 1) * groups):
-            start, goal = np.random.default_rng([seed, position]).permutation(self.size**2)[:2]
+        for place in range(position, position + count):
+            start, goal = np.random.default_rng([seed, place]).permutation(self.size**2)[:2]
             pairs.append((int(start), int(goal)))
         return pairs
 

@@ -10,7 +10,8 @@ from mintjax.renderers import Renderer
 from mintjax.train.config import EnvironmentConfig, register_environment, require
 from mintjax.train.environment import AssistantMessage, Step
 from mintjax.train.environments.shuffled import shuffled_numbers
-from mintjax.train.reply_text import NOTHING, said, text_of
+from mintjax.train.reply_text import NOTHING, said
+from mintjax.train.rows import text_of
 from mintjax.types import Message
 
 if TYPE_CHECKING:
@@ -130,14 +131,14 @@ class GuessTheNumberConfig(EnvironmentConfig):
         """Return a new environment for one episode."""
         return GuessTheNumber(*self.numbers, self.turns, self.worked_example)
 
-    def tasks(self, step: int, groups: int, seed: int) -> list[int]:
-        """The secret numbers of one training step (:func:`mintjax.train.environments.shuffled.shuffled_numbers`).
+    def tasks(self, position: int, count: int, seed: int) -> list[int]:
+        """Some of the run's secret numbers (:func:`mintjax.train.environments.shuffled.shuffled_numbers`).
 
         Example:
-            >>> sorted(GuessTheNumberConfig(numbers=(3, 5)).tasks(step=0, groups=3, seed=0))
+            >>> sorted(GuessTheNumberConfig(numbers=(3, 5)).tasks(position=0, count=3, seed=0))
             [3, 4, 5]
         """
-        return shuffled_numbers(*self.numbers, step, groups, seed)
+        return shuffled_numbers(*self.numbers, position, count, seed)
 
     def pure(self, renderer: Renderer) -> "PureGuessTheNumber":
         """Return the same environment as functions over arrays."""
