@@ -77,6 +77,11 @@ def test_twins_agree_on_replies_of_all_kinds(renderer, name):
             (texts[random.integers(len(texts))], endings[0 if clear else random.integers(3)])
             for _ in range(pure.turns)
         ]
+        if name == "guess_the_number" and number < 3:
+            # Guesses that say less than those before them did.
+            replies = [
+                (text, "<|im_end|>") for text in (("5", "4", "5", "3"), "4554", "4121")[number]
+            ]
         begun, *steps = hosted(config, task, replies)
         state, news = pure.init(jax.random.key(0), jnp.asarray(task, jnp.int32))
         assert messages_of(pure.texts.openings[int(news.row)]) == begun
