@@ -5,10 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from jax.typing import ArrayLike
-from jaxtyping import Array, Int, Integer, Key
 
 from mintjax.cache import State
 from mintjax.policy import Policy
@@ -18,6 +15,7 @@ from mintjax.train.episode_rules import EpisodeRules
 from mintjax.train.hosted_episode import HostedEpisode
 from mintjax.train.recognition import Maker
 from mintjax.train.sampler import RolloutStats, Sampler
+from mintjax.train.turn_keys import environment_seed, turn_keys
 from mintjax.types import Episode
 
 _SEAT = 1 << 16  # members of one seat that there is room for in the key of a sample
@@ -146,7 +144,7 @@ async def collect(
     idle = [()] * (groups_of.size - len(rows))
     sampler = Sampler(policy, renderer, groups_of.size, settings, fan=size)
     try:
-        await asyncio.gather(*(row.open(_environment_seed(seed, step, row.group)) for row in rows))
+        await asyncio.gather(*(row.open(environment_seed(seed, step, row.group)) for row in rows))
         while True:
             news = [row.render(renderer) for row in rows]
             for place, row in enumerate(rows):
@@ -161,7 +159,7 @@ async def collect(
             if not any(news):
                 continue
             turns = np.array([row.turns for row in rows] + [0] * len(idle))
-            keys = _turn_keys(np.uint32(seed), step, turns, first_group + groups_of, drawn_as)
+            keys = turn_keys(np.uint32(seed), step, turns, first_group + groups_of, drawn_as)
             fed = [() if new is None else new for new in news]
             replies = sampler.turn([*fed, *idle], keys)[: len(rows)]
             await asyncio.gather(
@@ -193,29 +191,3 @@ def _seated(
             for member, sessions in enumerate(full)
         ]
     return rows
-
-
-def _environment_seed(seed: int, step: int, group: int) -> int:
-    """The seed that all environments of a group get."""
-    return int(np.random.SeedSequence([seed, step, group]).generate_state(1)[0])
-
-
-@jax.jit
-def _turn_keys(
-    seed: Integer[ArrayLike, ""],
-    step: Int[ArrayLike, ""],
-    turns: Int[ArrayLike, " B"],
-    groups: Int[ArrayLike, " B"],
-    members: Int[ArrayLike, " B"],
-) -> Key[Array, " B"]:
-    """The key of each row's sample in one turn."""
-
-    def key(
-        group: Int[ArrayLike, ""], member: Int[ArrayLike, ""], turn: Int[ArrayLike, ""]
-    ) -> Key[Array, ""]:
-        folded = jax.random.fold_in(jax.random.key(seed), step)
-        for number in (group, member, turn):
-            folded = jax.random.fold_in(folded, number)
-        return folded
-
-    return jax.vmap(key)(groups, members, turns)

@@ -202,7 +202,10 @@ def test_a_bad_override_is_one_error_that_names_the_field(write, override, messa
         ("steps: 1\nsteps: 2\n", r"the key 'steps' is given twice"),
         ("model: {rank: 1, rank: 2}\n", r"the key 'rank' is given twice"),
         ("seed: 1\n", "environment: missing; expected a section with type: "),
-        ("environment: {turns: 2}\n", "environment.type: missing; expected count_down or nim"),
+        (
+            "environment: {turns: 2}\n",
+            "environment.type: missing; expected count_down or grid_walk",
+        ),
         ("renderer: 5\n", "renderer: expected str, got 5; put it in quotes"),
         ("model: 3\n", "model: expected a section, got 3"),
         ("[1, 2]\n", "expected fields and values"),
