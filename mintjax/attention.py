@@ -19,6 +19,8 @@ wholly before the windows of all rows are not read:
     query 1   0 0 1 |     1 1 0
     query 2   0 0 0 |     1 1 1
 
+Where a row holds several documents, a query sees its own alone: each has the place of the first token that it sees.
+
 A layer may have sinks, a learned score for each query head that takes its share of the softmax and adds no value.
 
 The backward pass adds what flows to the spans into buffers that it is given. The loops over blocks have a traced length:
@@ -96,9 +98,22 @@ def _scores(q: Float[Array, "B K G S H"], k: Float[Array, "B K M H"]) -> Float[A
     )
 
 
-def _causal(size: int, window: int | None) -> Array:
+def _causal(
+    size: int, window: int | None, starts: Int[Array, "B S"] | None, spans: Sequence[Span]
+) -> Array:
+    """What each query of a segment sees of it, ``[S, M]``, or ``[B, 1, 1, S, M]`` with starts."""
     seen = jnp.tril(jnp.ones((size, size), bool))
-    return seen if window is None or window >= size else jnp.triu(seen, 1 - window)
+    seen = seen if window is None or window >= size else jnp.triu(seen, 1 - window)
+    if starts is None:
+        return seen
+    first = starts - _position(spans, len(starts))[:, None]
+    return seen & (jnp.arange(size) >= first[..., None])[:, None, None]
+
+
+def _position(spans: Sequence[Span], batch: int) -> Int[Array, " B"]:
+    """How many tokens stand before a segment in each row."""
+    lengths = (for_each_row(span.length, batch) for span in spans)
+    return sum(lengths, jnp.zeros(batch, jnp.int32))
 
 
 def _block(x: Float[Array, "R K N H"], index: Int[ArrayLike, ""]) -> Float[Array, "R K M H"]:
@@ -113,7 +128,7 @@ def _pair(span: Span, index: Int[ArrayLike, ""], v: Float[Array, "B K S V"]) -> 
 
 
 class _Reach(NamedTuple):
-    """Which slots of a span the queries see: those from ``first`` on, which is None without a window.
+    """Which slots of a span the queries see: those from ``first`` on, which is None without a window or starts.
 
     ``first`` is ``[R, 1, FG, S]``, a number for each query, folded as the queries are (:func:`_fold`).
     """
@@ -136,20 +151,23 @@ class _Reach(NamedTuple):
         # A row whose windows begin behind the span, or that has nothing there, asks for no block of it.
         first = jnp.maximum(jnp.min(self.first, (1, 2, 3)), 0)
         first = jnp.min(jnp.where(first < length, first, self.span.keys.shape[2]))
-        return first // block, end
+        return (first // block).astype(end.dtype), end
 
 
 def _reaches(
-    q: Float[Array, "B K G S H"], spans: Sequence[Span], window: int | None
+    q: Float[Array, "B K G S H"],
+    spans: Sequence[Span],
+    window: int | None,
+    starts: Int[Array, "B S"] | None,
 ) -> list[_Reach]:
     """What the queries see of each span. Positions follow from the lengths, for spans stand one behind the other."""
-    if window is None:
+    if window is None and starts is None:
         return [_Reach(span, None) for span in spans]
     batch, _, group, size, _ = q.shape
-    position = sum(
-        (for_each_row(span.length, batch) for span in spans), jnp.zeros(batch, jnp.int32)
-    )
-    first = (position - window + 1)[:, None] + jnp.arange(size)
+    first = jnp.zeros((batch, size), jnp.int32) if starts is None else starts
+    if window is not None:
+        position = _position(spans, batch)
+        first = jnp.maximum(first, (position - window + 1)[:, None] + jnp.arange(size))
     reaches = []
     for span in spans:
         shape = batch, 1, group, size
@@ -208,6 +226,7 @@ def attend(
     *,
     window: int | None = None,
     sinks: Float[Array, " KG"] | None = None,
+    starts: Int[Array, "B S"] | None = None,
 ) -> Attended:
     """Attends from a segment to the spans before it and to itself.
 
@@ -223,6 +242,8 @@ def attend(
             arXiv:2004.05150.)
         sinks: a score for each query head, in the order of K and then G, beside those of the keys. (Xiao et al.,
             arXiv:2309.17453; learned, as in gpt-oss.)
+        starts: for each query the place of the first token that it sees, counted from the row's first and at most its own;
+            None is the row's first.
 
     Returns:
         The output in the dtype of ``v``, and the logsumexp in at least float32.
@@ -255,11 +276,11 @@ def attend(
         out = out * shrink[..., None] + weighted(p, values)
         return new_top, total * shrink + p.sum(-1), out
 
-    scores = jnp.where(_causal(q.shape[3], window), _scores(q, k), _MASKED)
+    scores = jnp.where(_causal(q.shape[3], window, starts, spans), _scores(q, k), _MASKED)
     top = scores.max(-1)
     p = jnp.exp(scores - top[..., None])
     carry = top, p.sum(-1), weighted(p, v)
-    for reach in _reaches(q, spans, window):
+    for reach in _reaches(q, spans, window, starts):
         rows = reach.span.length.shape[0]
         carry = tuple(_fold(x, rows) for x in carry)
         carry = _over_blocks(partial(step, _fold(q, rows), reach), carry, reach)
@@ -297,6 +318,7 @@ def attend_backward(
     d_spans: Sequence[tuple[Float[Array, "_ K _ _"], ...]],
     *,
     window: int | None = None,
+    starts: Int[Array, "B S"] | None = None,
 ) -> Cotangents:
     """The backward pass of :func:`attend`; gradients of the spans are added to the buffers given.
 
@@ -309,6 +331,7 @@ def attend_backward(
         d_out: gradient with respect to its output.
         d_spans: what has flowed to the buffers of each span so far, in at least float32.
         window: that which it was given. Sinks are in what it returned.
+        starts: those that it was given.
 
     Returns:
         Gradients of the segment's own q, k, v (at least float32), and the buffers with this segment's share added.
@@ -350,9 +373,10 @@ def attend_backward(
         return d_q + more_q, *added
 
     queries = q, d_out, logsumexp, delta
-    d_q, d_k, d_v = gradients(q, d_out, logsumexp, delta, k, v, _causal(q.shape[3], window))
+    seen = _causal(q.shape[3], window, starts, spans)
+    d_q, d_k, d_v = gradients(q, d_out, logsumexp, delta, k, v, seen)
     added = []
-    for reach, d_span in zip(_reaches(q, spans, window), d_spans, strict=True):
+    for reach, d_span in zip(_reaches(q, spans, window, starts), d_spans, strict=True):
         rows = reach.span.length.shape[0]
         folded = partial(step, [_fold(x, rows) for x in queries], reach)
         d_q, *d_span = _over_blocks(folded, (_fold(d_q, rows), *d_span), reach)

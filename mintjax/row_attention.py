@@ -34,6 +34,7 @@ def attend_row(
     *,
     window: int | None = None,
     sinks: Float[Array, " KG"] | None = None,
+    starts: Int[Array, "B N"] | None = None,
 ) -> Float[Array, "B K G N V"]:
     """Causal attention within each row, in memory linear in its length.
 
@@ -47,18 +48,22 @@ def attend_row(
         kernel: what computes it (``mintjax.attention_kernels``).
         window: tokens that a query sees at most; for ``"blockwise"`` alone.
         sinks: a further score for each query head; for ``"blockwise"`` alone.
+        starts: for each query the place in its row of the first token that it sees, as where a row holds several documents;
+            None is the row's first. For ``"blockwise"`` alone.
 
     Returns:
         The mean of the values that each position sees, in their dtype.
 
     Raises:
-        ValueError: if N is no multiple of the block, where that is taken.
+        ValueError: if N is no multiple of the block, where that is taken; or for starts that a kernel does not serve.
 
     Example:
         >>> out = attend_row(q, k, v, 64)
     """
     if kernel == "blockwise":
-        return _attend_row(q, k, v, sinks, block, window)
+        return _attend_row(q, k, v, sinks, starts, block, window)
+    if starts is not None:
+        raise ValueError(f"starts: {kernel!r} serves no packed documents; take 'blockwise'")
     return platform_attention(kernel, window, sinks)(q, k, v)
 
 
@@ -73,7 +78,11 @@ def _before(q: Array, k: Array, v: Array, index: Int[ArrayLike, ""], block: int)
     return [Span(k, v, jnp.broadcast_to(index * block, q.shape[:1]))]
 
 
-def _forward(q, k, v, sinks, block, window):
+def _starts(starts: Array | None, index: Int[ArrayLike, ""], block: int) -> Array | None:
+    return None if starts is None else lax.dynamic_slice_in_dim(starts, index * block, block, 1)
+
+
+def _forward(q, k, v, sinks, starts, block, window):
     size = q.shape[3]
     if size % block:
         raise ValueError(
@@ -84,18 +93,19 @@ def _forward(q, k, v, sinks, block, window):
         out, logsumexp = carry
         own_q, own_k, own_v = (_cut(x, index, block) for x in (q, k, v))
         spans = _before(q, k, v, index, block)
-        part = attend(own_q, own_k, own_v, spans, window=window, sinks=sinks)
+        own = _starts(starts, index, block)
+        part = attend(own_q, own_k, own_v, spans, window=window, sinks=sinks, starts=own)
         return _put(out, part.out, index, block), _put(logsumexp, part.logsumexp, index, block, -1)
 
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     shape = *q.shape[:-1], v.shape[-1]
     empty = jnp.zeros(shape, v.dtype), jnp.zeros(q.shape[:-1], accumulate)
     out, logsumexp = _walk(step, empty, size // block)
-    return out, (q, k, v, sinks, Attended(out, logsumexp))
+    return out, (q, k, v, sinks, starts, Attended(out, logsumexp))
 
 
 def _backward(block, window, residuals, d_out):
-    q, k, v, sinks, attended = residuals
+    q, k, v, sinks, starts, attended = residuals
     blocks = q.shape[3] // block
 
     def step(i, carry):
@@ -109,7 +119,8 @@ def _backward(block, window, residuals, d_out):
         )
         spans = _before(q, k, v, index, block)
         flowed = [(d_k, d_v)] * len(spans)
-        grads = attend_backward(own_q, own_k, own_v, spans, part, own_d, flowed, window=window)
+        options = {"window": window, "starts": _starts(starts, index, block)}
+        grads = attend_backward(own_q, own_k, own_v, spans, part, own_d, flowed, **options)
         if spans:
             d_k, d_v = grads.spans[0]
         d_k = _put(d_k, _cut(d_k, index, block) + grads.k, index, block)
@@ -120,7 +131,7 @@ def _backward(block, window, residuals, d_out):
     empty = tuple(jnp.zeros(x.shape, accumulate) for x in (q, k, v))
     d_q, d_k, d_v = _walk(step, empty, blocks)
     d_sinks = None if sinks is None else _sinks_gradient(sinks, q, attended, d_out)
-    return d_q.astype(q.dtype), d_k.astype(k.dtype), d_v.astype(v.dtype), d_sinks
+    return d_q.astype(q.dtype), d_k.astype(k.dtype), d_v.astype(v.dtype), d_sinks, None
 
 
 def _sinks_gradient(sinks, q, attended, d_out):
@@ -130,5 +141,5 @@ def _sinks_gradient(sinks, q, attended, d_out):
     return -(share * delta).sum((0, 3)).reshape(sinks.shape).astype(sinks.dtype)
 
 
-_attend_row = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(4, 5))
+_attend_row = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(5, 6))
 _attend_row.defvjp(_forward, _backward)

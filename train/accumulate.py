@@ -15,12 +15,14 @@ import numpy as np
 from jaxtyping import Int
 
 from mintjax.cache import State, row_capacity, take_rows
+from mintjax.policy import Policy
 from mintjax.train.batches import micro_batches
 from mintjax.train.config import TrainConfig
 from mintjax.train.gradient_sum import GradientSum
 from mintjax.train.learner import Learned, compare, step_with
 from mintjax.train.normalisers import divide, divisors
 from mintjax.train.optimizer import TrainState
+from mintjax.train.other_policies import OtherPolicies
 from mintjax.train.plan_choice import named_plan
 from mintjax.types import Episode
 
@@ -36,12 +38,15 @@ class Accumulation:
         >>> learned = accumulation.finish()
     """
 
-    def __init__(self, config: TrainConfig, train_state: TrainState) -> None:
+    def __init__(
+        self, config: TrainConfig, train_state: TrainState, teacher: Policy | None = None
+    ) -> None:
         """Start a step.
 
         Args:
             config: advantages, loss, plan and schedule.
             train_state: the policy that samples the episodes, and its optimizer.
+            teacher: the policy that ``config.teacher`` names, where it names one.
 
         Raises:
             ValueError: where the advantages are those of a whole batch, or the loss is not proportional to them or needs
@@ -50,9 +55,9 @@ class Accumulation:
         if config.accumulation_refusal:
             raise ValueError(f"gradients.plan: {config.accumulation_refusal}")
         self._config, self._train_state = config, train_state
-        self._total = GradientSum(
-            train_state.policy, config.full_loss, named_plan(config.gradients)
-        )
+        policy, plan = train_state.policy, named_plan(config.gradients)
+        self._total = GradientSum(policy, config.full_loss, plan)
+        self._others = OtherPolicies(policy, teacher, plan, config.kl, config.teacher)
         self._episodes: list[Episode] = []
 
     def add(self, episodes: Sequence[Episode], state: State | None) -> None:
@@ -87,7 +92,7 @@ class Accumulation:
             min(options.gradients.rows, options.rollout.in_flight * group), group
         )
         size = None if state is None else row_capacity(state)
-        for batch in micro_batches(
+        batches = micro_batches(
             episodes,
             divide(raw, own),
             rows=rows,
@@ -95,7 +100,8 @@ class Accumulation:
             size=size,
             together=together,
             shares=[1 / divisor for divisor in own],
-        ):
+        )
+        for batch in self._others.ask(batches, episodes):
             assert state is not None and batch.episodes is not None  # tokens were fed
             fan = math.gcd(batch.episodes.size, together)
             self._total.add(batch, take_rows(state, _rows_of(batch.episodes), fan=fan))
@@ -120,7 +126,8 @@ class Accumulation:
         )
         self._total.divide(batch)
         advantages = divide(raw, [batch * divisor for divisor in own])
-        return step_with(options, self._train_state, self._total, raw, advantages)
+        learned = step_with(options, self._train_state, self._total, raw, advantages)
+        return learned._replace(metrics=learned.metrics | self._others.metrics())
 
 
 def _blocks(rows: int, group: int) -> tuple[int, int]:

@@ -36,7 +36,7 @@ class Advantages(NamedTuple):
 def group_advantages(
     episodes: Sequence[Episode], estimator: Estimator = GroupTurnMean()
 ) -> Advantages:
-    """Compare the episodes of each group, or all of them where the estimator does.
+    """Compare the episodes of each group, in a game those of each of its seats; or all, where the estimator does.
 
     Args:
         episodes: a batch; those of one group need not stand together.
@@ -55,22 +55,24 @@ def group_advantages(
     """
     values = [np.zeros(0)] * len(episodes)
     trained = [np.zeros(0, bool)] * len(episodes)
-    places: dict[int, list[int]] = {}
+    seats: dict[tuple[int, int], list[int]] = {}
     for place, episode in enumerate(episodes):
-        places.setdefault(episode.group, []).append(place)
-    for group, members in places.items():
+        seats.setdefault((episode.group, episode.seat), []).append(place)
+    for (group, _), members in seats.items():
         if len(members) == 1:
             raise ValueError(
                 f"group {group}: expected at least 2 episodes, came 1, and an advantage compares "
                 "episodes. Raise rollout.group_size."
             )
     whole = [list(range(len(episodes)))] if episodes else []
-    for compared in whole if estimator.whole_batch else places.values():
+    for compared in whole if estimator.whole_batch else seats.values():
         rewards = _rewards([episodes[i] for i in compared])
         for place, row, turns in zip(compared, estimator(rewards), rewards.turns, strict=True):
             trained[place] = ~np.isnan(row[:turns])
             values[place] = np.nan_to_num(row[:turns])
-    signal = {group: any(bool(trained[i].any()) for i in places[group]) for group in sorted(places)}
+    signal: dict[int, bool] = dict.fromkeys(sorted({group for group, _ in seats}), False)
+    for episode, turns in zip(episodes, trained, strict=True):
+        signal[episode.group] |= bool(turns.any())
     return Advantages(tuple(values), tuple(trained), signal)
 
 
@@ -111,6 +113,8 @@ def _rewards(episodes: Sequence[Episode]) -> Rewards:
             tokens[i, k] = turn.sampled.sum()
             if turn.anchor is not None:
                 anchors[i, k] = numbers.setdefault(turn.anchor, len(numbers))
-    failed = np.array([episode.stop_reason == "error" for episode in episodes])
-    group = np.array([episode.group for episode in episodes])
+    failed = np.array([episode.error is not None for episode in episodes])
+    # The seats of a game are as good as groups of their own.
+    seats = 1 + max(episode.seat for episode in episodes)
+    group = np.array([episode.group * seats + episode.seat for episode in episodes])
     return Rewards(rewards, turns, failed, tokens, anchors, group)

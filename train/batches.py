@@ -33,6 +33,8 @@ class Batch(NamedTuple):
         scored: 1 where a log probability is wanted though ``mask`` may be 0; None is ``mask``.
         shares: what a loss's term without an advantage is multiplied by, so that it is normalised as the advantages are.
         reference: log probabilities under a reference policy, where a loss compares with one.
+        starts: for each place the one in its row where its document begins, where rows hold several that do not see each
+            other; padding is a document of its own. None where a row is one.
     """
 
     tokens: Int32[np.ndarray, "B N"]
@@ -47,6 +49,7 @@ class Batch(NamedTuple):
     episodes: Int32[np.ndarray, " B"] | None = None
     shares: Float32[np.ndarray, "B N *K"] | None = None
     reference: Float32[np.ndarray, "B N *K"] | None = None
+    starts: Int32[np.ndarray, "B N"] | None = None
 
 
 def micro_batches(
@@ -142,9 +145,9 @@ def _side_by_side(
     """Return the places group by group, the last block of each group filled up with None."""
     if together < 1 or rows % together:
         raise ValueError(f"together: expected a divisor of rows ({rows}), came {together}.")
-    groups: dict[int, list[int | None]] = {}
+    groups: dict[tuple[int, int], list[int | None]] = {}  # the seats of a game begin differently
     for place in places:
-        groups.setdefault(episodes[place].group, []).append(place)
+        groups.setdefault((episodes[place].group, episodes[place].seat), []).append(place)
     return [
         place for group in groups.values() for place in group + [None] * (-len(group) % together)
     ]

@@ -19,9 +19,10 @@ from typing import Any, Literal
 from mintjax.train.byte_sizes import parse_bytes
 from mintjax.train.config_checks import ConfigError, require
 from mintjax.train.config_kinds import Kind, Kinds, kind_name, registering
+from mintjax.train.config_references import KlConfig, TeacherConfig
 from mintjax.train.corrections import Correction, NoCorrection
-from mintjax.train.environment import Environment
 from mintjax.train.estimators import Estimator, GroupTurnMean
+from mintjax.train.kl_loss import loss_with_kl
 from mintjax.train.losses import Loss, Ppo
 from mintjax.train.normalisers import NORMALISERS
 
@@ -30,8 +31,8 @@ class EnvironmentConfig(Kinds, ABC):
     """The task, told by its ``type`` key. Every environment module registers its own dataclass."""
 
     @abstractmethod
-    def make(self) -> Environment:
-        """Return a new environment for one episode."""
+    def make(self) -> Any:
+        """Return a new environment for one episode, a game, or an instance of a TRL environment class."""
 
     @abstractmethod
     def tasks(self, position: int, count: int, seed: int) -> Sequence[Any]:
@@ -100,6 +101,19 @@ class RolloutConfig:
     """Most tokens the policy may sample in one turn."""
     max_turns: int = 16
     """Most turns an episode may have; one that reaches it stops with the reason "max_turns"."""
+    max_episode_tokens: int = 0
+    """Most tokens of a conversation, both sides together; one that reaches it stops with the reason "max_episode_tokens". 0
+    is as many as the model's context has."""
+    step_timeout: float | None = 600.0
+    """Seconds that one call of the environment may take before the episode stops with the reason "step_timeout"; null is no
+    limit. What a limit of time ends is not the same in another run."""
+    episode_timeout: float | None = None
+    """Seconds that an episode may take before it stops with the reason "episode_timeout"; null is no limit."""
+    parse_errors: Literal["pass", "observe", "end"] = "pass"
+    """What comes of a reply that holds a tool call that cannot be read: "pass" gives it to the environment, "observe" tells
+    the policy the error instead, "end" stops the episode with the reason "parse_error"."""
+    parse_error_reward: float | None = None
+    """Reward of a turn that "observe" or "end" keeps from the environment; null is no reward."""
     temperature: float = 1.0
     """Sampling temperature; also the one that log probabilities and the loss are taken at."""
     top_k: int = -1
@@ -136,6 +150,19 @@ class RolloutConfig:
         require(rounds >= 0, "rollout.resample_rounds", "at least 0", rounds)
         require(self.max_tokens >= 1, "rollout.max_tokens", "at least 1", self.max_tokens)
         require(self.max_turns >= 1, "rollout.max_turns", "at least 1", self.max_turns)
+        most = self.max_episode_tokens
+        require(most >= 0, "rollout.max_episode_tokens", "at least 0", most)
+        for name in ("step_timeout", "episode_timeout"):
+            seconds = getattr(self, name)
+            positive = seconds is None or 0 < seconds < math.inf
+            require(positive, f"rollout.{name}", "a positive number or null", seconds)
+        penalty = self.parse_error_reward
+        require(
+            penalty is None or (math.isfinite(penalty) and self.parse_errors != "pass"),
+            "rollout.parse_error_reward",
+            'a finite number, with rollout.parse_errors "observe" or "end"; or null',
+            penalty,
+        )
         require(
             0 < self.temperature < math.inf,
             "rollout.temperature",
@@ -165,7 +192,13 @@ class TruncationConfig:
     episodes: Literal["train", "mask"] = "train"
     """"train" takes a truncated episode with the reward that it has; "mask" leaves it out of training, and out of what the
     others of its group are compared with."""
-    reasons: tuple[str, ...] = ("length", "overflow", "max_turns")
+    reasons: tuple[str, ...] = (
+        "length",
+        "overflow",
+        "max_turns",
+        "max_episode_tokens",
+        "episode_timeout",
+    )
     """Stop reasons that are limits; an episode whose last reply was cut is truncated whatever its stop reason."""
     budget: int = 0
     """Sampled tokens of an episode from which on its reward is lessened by 1; 0 is no penalty."""
@@ -324,6 +357,10 @@ class TrainConfig:
     """What advantages are divided by, so that the sum over tokens is the mean one wants."""
     loss: Loss = field(default_factory=Ppo)
     """The loss on sampled tokens."""
+    kl: KlConfig = field(default_factory=KlConfig)
+    """A penalty for leaving the base model."""
+    teacher: TeacherConfig = field(default_factory=TeacherConfig)
+    """A model to distil on the policy's own samples."""
     correction: Correction = field(default_factory=NoCorrection)
     """Weights for a sampler that is not quite the policy. With one, the loss compares with the policy before the update
     instead of the sampler, so that its ratio is 1 and the bounds of the correction alone act."""
@@ -367,7 +404,7 @@ class TrainConfig:
     @property
     def full_loss(self) -> Loss:
         """The loss that gradients are taken of, with all that the configuration puts around it."""
-        return self.correction.around(self.loss)
+        return loss_with_kl(self.correction.around(self.loss), self.kl)
 
     @property
     def accumulation_refusal(self) -> str | None:
@@ -379,6 +416,11 @@ class TrainConfig:
             return (
                 f'advantage.type {name} compares the whole batch, and "reverse_only" takes the gradient of some groups '
                 f"before the others are sampled; {cure}"
+            )
+        if self.kl.needs_whole_batch:
+            return (
+                'kl.centre "batch" takes the mean over the whole batch, and "reverse_only" takes the gradient of some groups '
+                f'before the others are sampled; set kl.centre to "group", or {cure}'
             )
         if not self.full_loss.scales_with_advantages:
             return (

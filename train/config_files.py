@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import draccus
 import yaml
@@ -28,18 +28,31 @@ from mintjax.train.config_schema import (
     type_name,
 )
 
+Config = TypeVar("Config")
+
 
 class ConfigWarning(UserWarning):
     """Something a file says was set aside on purpose; the message names it."""
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
+@overload
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig: ...
+
+
+@overload
+def load_config(path: str | Path, overrides: Sequence[str], kind: type[Config]) -> Config: ...
+
+
+def load_config(
+    path: str | Path, overrides: Sequence[str] = (), kind: type[Any] = TrainConfig
+) -> Any:
     """Read an experiment.
 
     Args:
         path: a YAML file; or the name of a shipped experiment, see ``find_config``.
         overrides: ``a.b=value``, ``--a.b=value`` or ``--a.b`` followed by ``value``.
             Values are read as YAML, except that a field of text takes its value verbatim.
+        kind: the dataclass at the top.
 
     Returns:
         The checked configuration.
@@ -60,19 +73,28 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
     file = find_config(path)
     raw = read_yaml(file)
     try:
-        check(TrainConfig, raw, (), partial=True)
+        check(kind, raw, (), partial=True)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     for keys, text in _types_first(parse_overrides(overrides)):
-        _override(raw, keys, text)
-    return from_dict(raw)
+        _override(kind, raw, keys, text)
+    return from_dict(raw, kind)
 
 
-def from_dict(raw: Mapping[str, Any]) -> TrainConfig:
+@overload
+def from_dict(raw: Mapping[str, Any]) -> TrainConfig: ...
+
+
+@overload
+def from_dict(raw: Mapping[str, Any], kind: type[Config]) -> Config: ...
+
+
+def from_dict(raw: Mapping[str, Any], kind: type[Any] = TrainConfig) -> Any:
     """Return the configuration that nested mappings describe.
 
     Args:
         raw: what a YAML file holds.
+        kind: the dataclass at the top.
 
     Raises:
         ConfigError: if a key is unknown or missing, or a value does not fit its field.
@@ -82,9 +104,9 @@ def from_dict(raw: Mapping[str, Any]) -> TrainConfig:
         10
     """
     _register_environments()
-    check(TrainConfig, raw, ())
+    check(kind, raw, ())
     try:
-        return draccus.decode(TrainConfig, dict(raw))
+        return draccus.decode(kind, dict(raw))
     except draccus.ParsingError as error:
         cause = error.__cause__
         if isinstance(cause, ConfigError):
@@ -92,11 +114,13 @@ def from_dict(raw: Mapping[str, Any]) -> TrainConfig:
         keys = getattr(error, "key_path", ())
         if not keys:
             raise ConfigError(str(error)) from error
-        kind, value = look_up(TrainConfig, raw, tuple(keys))
-        raise ConfigError(f"{'.'.join(keys)}: expected {type_name(kind)}, got {value!r}") from error
+        field, value = look_up(kind, raw, tuple(keys))
+        raise ConfigError(
+            f"{'.'.join(keys)}: expected {type_name(field)}, got {value!r}"
+        ) from error
 
 
-def to_dict(config: TrainConfig) -> dict[str, Any]:
+def to_dict(config: Any) -> dict[str, Any]:
     """Return a configuration as nested mappings of plain values, every default resolved.
 
     Args:
@@ -109,7 +133,7 @@ def to_dict(config: TrainConfig) -> dict[str, Any]:
     return draccus.encode(config)
 
 
-def to_yaml(config: TrainConfig) -> str:
+def to_yaml(config: Any) -> str:
     """Return a configuration as YAML that ``load_config`` reads back to an equal one.
 
     Args:
@@ -249,10 +273,10 @@ def _types_first(overrides: list[tuple[tuple[str, ...], str]]) -> list[tuple[tup
     return sorted(overrides, key=lambda override: override[0][-1] != KIND)
 
 
-def _override(raw: dict[str, Any], keys: tuple[str, ...], text: str) -> None:
+def _override(top: Any, raw: dict[str, Any], keys: tuple[str, ...], text: str) -> None:
     """Set one field of nested mappings from the text of a command line."""
-    kind, _ = look_up(TrainConfig, raw, keys)
-    section: Any = TrainConfig
+    kind, _ = look_up(top, raw, keys)
+    section: Any = top
     target = raw
     for depth, key in enumerate(keys[:-1], start=1):
         section = fields_of(kind_of(section, target, keys[: depth - 1]))[key]

@@ -119,13 +119,14 @@ def look_up(section: Any, raw: Any, keys: tuple[str, ...]) -> tuple[Any, Any]:
         >>> look_up(TrainConfig, {"seed": 3}, ("seed",))
         (<class 'int'>, 3)
     """
+    top = section
     for depth, key in enumerate(keys):
         if is_choice(section) and key == KIND:
             section = str
         elif is_choice(section) or dataclasses.is_dataclass(section):
             kind = kind_of(section, raw, keys[:depth])
             if key not in fields_of(kind):
-                raise _unknown(kind, key, keys[:depth])
+                raise _unknown(kind, key, keys[:depth], top)
             section = fields_of(kind)[key]
         else:
             raise ConfigError(
@@ -165,7 +166,9 @@ def kind_of(section: Any, raw: Any, path: tuple[str, ...]) -> Any:
     return known[name]
 
 
-def check(section: Any, raw: Any, path: tuple[str, ...], *, partial: bool = False) -> None:
+def check(
+    section: Any, raw: Any, path: tuple[str, ...], *, partial: bool = False, top: Any = None
+) -> None:
     """Raise unless a raw section has known fields only, all it must have, and fitting values.
 
     Args:
@@ -173,6 +176,7 @@ def check(section: Any, raw: Any, path: tuple[str, ...], *, partial: bool = Fals
         raw: the section's mapping.
         path: keys that lead to it.
         partial: whether required fields may still be missing.
+        top: the dataclass that the path begins at, whose fields are suggested; None is the section itself.
 
     Raises:
         ConfigError: naming the dotted field, what was expected and what came.
@@ -183,6 +187,7 @@ def check(section: Any, raw: Any, path: tuple[str, ...], *, partial: bool = Fals
         mintjax.train.config_checks.ConfigError: seeed: unknown field of TrainConfig; did you mean seed?
     """
     where = ".".join(path)
+    top = top or section
     if not isinstance(raw, Mapping):
         raise ConfigError(f"{where}: expected {type_name(section)}, got {raw!r}")
     if partial and is_choice(section) and KIND not in raw and section.default_choice_name() is None:
@@ -193,8 +198,8 @@ def check(section: Any, raw: Any, path: tuple[str, ...], *, partial: bool = Fals
         if key == KIND and is_choice(section):
             continue
         if key not in known:
-            raise _unknown(kind, key, path)
-        _check_field(known[key], value, (*path, key), partial)
+            raise _unknown(kind, key, path, top)
+        _check_field(known[key], value, (*path, key), partial, top)
     for field in dataclasses.fields(kind):
         required = (
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -205,10 +210,10 @@ def check(section: Any, raw: Any, path: tuple[str, ...], *, partial: bool = Fals
             )
 
 
-def _check_field(kind: Any, value: Any, path: tuple[str, ...], partial: bool) -> None:
+def _check_field(kind: Any, value: Any, path: tuple[str, ...], partial: bool, top: Any) -> None:
     """Check one value against its field, or the section below it."""
     if is_choice(kind) or dataclasses.is_dataclass(kind):
-        check(kind, value, path, partial=partial)
+        check(kind, value, path, partial=partial, top=top)
         return
     parts = typing.get_args(kind) if allows_null(kind) else (kind,)
     plain = tuple(part for part in parts if isinstance(part, type))
@@ -234,12 +239,12 @@ def allows_null(kind: Any) -> bool:
     return type(None) in typing.get_args(kind)
 
 
-def _unknown(kind: type, key: Any, path: tuple[str, ...]) -> ConfigError:
+def _unknown(kind: type, key: Any, path: tuple[str, ...], top: Any) -> ConfigError:
     """Return the error for a key that a section does not have, with the nearest that exists."""
     where = ".".join((*path, str(key)))
     hint = _nearest(str(key), fields_of(kind), path)
     if not hint:
-        same_leaf = [".".join(keys) for keys in dotted_fields() if keys[-1] == str(key)]
+        same_leaf = [".".join(keys) for keys in dotted_fields(top) if keys[-1] == str(key)]
         hint = (
             f"; did you mean {same_leaf[0]}?"
             if same_leaf

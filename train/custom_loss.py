@@ -65,7 +65,8 @@ def custom_gradients(
         raise ValueError(
             "policy.adapter: None has no gradient; load_policy makes a policy with an adapter"
         )
-    plan = with_kernel(plan, policy)
+    packed = any(batch.starts is not None for batch in batches)
+    plan = with_kernel(plan, policy, documents=packed)
     scores, pulls = [], []
     for batch in batches:
         data, index = plan_arguments(batch, plan)

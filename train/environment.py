@@ -12,12 +12,14 @@ tool descriptions that the policy is shown, and ``close()``, called when the epi
 import asyncio
 import copy
 import dataclasses
-import inspect
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NotRequired, Protocol
 
+from mintjax.train.daemon_threads import call
+from mintjax.train.history import repeated
+from mintjax.train.tool_schema import check_schemas
 from mintjax.types import Message
 
 
@@ -29,10 +31,12 @@ class AssistantMessage(Message):
     """The policy's message as ``step`` gets it: a `Message` that also says how sampling ended.
 
     ``finish_reason`` is OpenAI's word: ``"stop"`` where the policy ended its turn by itself, ``"length"`` where it was
-    cut, by ``max_tokens`` or by the end of the model's context.
+    cut, by ``max_tokens`` or because the conversation is full. ``parse_error`` is there where the reply holds a tool call
+    that cannot be read, and says why; the call's text is in the content.
     """
 
     finish_reason: Literal["stop", "length"]
+    parse_error: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -80,11 +84,25 @@ class Step:
                 "Step.messages: expected at least one new message, since done is False; came none. "
                 "Say something to the policy, or set done=True."
             )
-        if self.reward is not None and not math.isfinite(self.reward):
-            raise EnvironmentContractError(
-                f"Step.reward: expected a finite number or None; came {self.reward!r}. "
-                "Use None where a turn has no reward."
-            )
+        check_reward(self.reward, "Step.reward")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What ``reset`` or ``step`` returns where the answer depends on another episode of the same batch.
+
+    The others go on meanwhile, and the policy is asked nothing in this one until the answer is there.
+
+    Attributes:
+        answer: becomes the `Step`. For a ``reset``, its messages open the conversation; one that is done ends the episode
+            before its first turn. An exception as its result is what the environment raises.
+
+    Example:
+        >>> Waiting(asyncio.get_running_loop().create_future()).answer.done()
+        False
+    """
+
+    answer: asyncio.Future[Step | Exception]
 
 
 class Environment(Protocol):
@@ -99,11 +117,15 @@ class Environment(Protocol):
         ...         return Step([], reward=float(said), done=True, stop_reason="answered")
     """
 
-    def reset(self, task: Any, seed: int) -> Sequence[Message] | Awaitable[Sequence[Message]]:
+    def reset(
+        self, task: Any, seed: int
+    ) -> Sequence[Message] | Waiting | Awaitable[Sequence[Message] | Waiting]:
         """Start the episode of ``task``; the same ``task`` and ``seed`` give the same messages."""
         ...
 
-    def step(self, assistant: AssistantMessage) -> Step | Awaitable[Step]:
+    def step(
+        self, assistant: AssistantMessage
+    ) -> Step | Waiting | Awaitable[Step] | Awaitable[Step | Waiting]:
         """Take the policy's message and say what came of it."""
         ...
 
@@ -123,14 +145,16 @@ class EnvironmentSession:
     def __init__(self, environment: Environment) -> None:
         """Take an environment that no other session uses."""
         self._environment = environment
-        self._opening: list[Message] = []
+        self._said: list[Message] = []  # by the environment
+        self._given: list[Any] = []  # the very objects, as the environment gave them
+        self._opening = 0
 
     @property
     def tools(self) -> Sequence[Any]:
         """The tool descriptions that the environment offers; empty where it offers none."""
         return tuple(getattr(self._environment, "tools", ()))
 
-    async def reset(self, task: Any, seed: int) -> list[Message]:
+    async def reset(self, task: Any, seed: int) -> list[Message] | Waiting:
         """Open the conversation.
 
         Args:
@@ -138,83 +162,130 @@ class EnvironmentSession:
             seed: seed of all chance in the environment; the members of a group get the same one.
 
         Returns:
-            The opening messages, at least one.
+            The opening messages, at least one; or that another episode comes first, see `arrived`.
 
         Raises:
             EnvironmentContractError: where the environment returns something else.
+            ToolSchemaError: where it offers a tool that cannot be described to the policy.
             Exception: whatever the environment itself raises.
         """
-        messages = await _call(self._environment.reset, task, seed)
-        self._opening = _checked_messages(messages, "reset")
-        if not self._opening:
-            raise EnvironmentContractError(
-                "reset: expected at least one message, came none. Return what opens the episode."
-            )
-        if self._opening[-1]["role"] == "assistant":
-            raise EnvironmentContractError(
-                "reset: expected a last message that the policy answers, came an assistant message. "
-                "End with a user or tool message."
-            )
-        return list(self._opening)
+        messages = await call(self._environment.reset, task, seed)
+        check_schemas(self.tools)
+        return messages if isinstance(messages, Waiting) else self._open(messages)
 
-    async def step(self, assistant: AssistantMessage) -> Step:
+    async def step(self, assistant: AssistantMessage) -> Step | Waiting:
         """Hand the policy's message over.
 
         Args:
             assistant: the message, with its ``finish_reason``.
 
         Returns:
-            The environment's step, its messages copied, its numbers Python's own.
+            The environment's step, its messages copied, its numbers Python's own; or that another episode comes first, see
+            `arrived`.
 
         Raises:
             EnvironmentContractError: where it is no `Step`, or its messages repeat the history.
             Exception: whatever the environment itself raises.
         """
-        step = await _call(self._environment.step, copy.deepcopy(assistant))
+        step = await call(self._environment.step, copy.deepcopy(assistant))
+        return step if isinstance(step, Waiting) else self._checked(step)
+
+    def arrived(self, waiting: Waiting) -> Step:
+        """What became of a `Waiting` whose answer is there, checked as `reset` and `step` check theirs.
+
+        Raises:
+            EnvironmentContractError: as they do.
+            Exception: whatever the environment itself raised.
+        """
+        step = waiting.answer.result()
+        if isinstance(step, Exception):
+            raise step
+        if self._opening or not isinstance(step, Step) or step.done:
+            return self._checked(step)
+        return dataclasses.replace(step, messages=self._open(step.messages))
+
+    async def close(self) -> None:
+        """Let the environment clean up, where it has a ``close``."""
+        close = getattr(self._environment, "close", None)
+        if close is not None:
+            await call(close)
+
+    def _open(self, given: Any) -> list[Message]:
+        """The messages that open the conversation, copied, or an error that says why they cannot."""
+        messages = _checked_messages(given, "reset")
+        if not messages:
+            raise EnvironmentContractError(
+                "reset: expected at least one message, came none. Return what opens the episode."
+            )
+        if messages[-1]["role"] == "assistant":
+            raise EnvironmentContractError(
+                "reset: expected a last message that the policy answers, came an assistant message. "
+                "End with a user or tool message."
+            )
+        self._opening = len(messages)
+        self._remember(messages, given)
+        return messages
+
+    def _checked(self, step: Any) -> Step:
+        """A step whose messages are new, copied."""
         if not isinstance(step, Step):
             raise EnvironmentContractError(
                 f"step: expected a mintjax.train.environment.Step, came {type(step).__name__}. "
                 "Return Step(messages, reward, done, stop_reason)."
             )
         messages = _checked_messages(step.messages, "step")
-        self._refuse_history(messages)
+        history = repeated(messages, step.messages, self._said, self._given, self._opening)
+        if history:
+            raise EnvironmentContractError(
+                f"step: expected only new messages, came the history ({history}). The conversation "
+                "already holds what was said, and what the policy has read stays as it was: return "
+                "only what follows the policy's message."
+            )
+        self._remember(messages, step.messages)
         return dataclasses.replace(
             step,
             messages=messages,
             reward=None if step.reward is None else float(step.reward),
-            metrics={name: float(value) for name, value in step.metrics.items()},
+            metrics={
+                name: _number(value, f"Step.metrics[{name!r}]")
+                for name, value in step.metrics.items()
+            },
         )
 
-    async def close(self) -> None:
-        """Let the environment clean up, where it has a ``close``."""
-        close = getattr(self._environment, "close", None)
-        if close is not None:
-            await _call(close)
+    def _remember(self, messages: Sequence[Message], given: Sequence[Any]) -> None:
+        """Keep what was said, to know it again."""
+        self._said += copy.deepcopy(messages)
+        self._given += given
 
-    def _refuse_history(self, messages: list[Message]) -> None:
-        """Refuse a step that returns the conversation so far, with or without the policy's part of it."""
-        opens_again = len(messages) > len(self._opening) and (
-            messages[: len(self._opening)] == self._opening
+
+def check_reward(reward: Any, field: str) -> None:
+    """Refuse what is neither a finite number nor None.
+
+    Args:
+        reward: what an environment gave.
+        field: where, for the error.
+
+    Raises:
+        EnvironmentContractError: where it is something else.
+
+    Example:
+        >>> check_reward(0.5, "Step.reward")
+    """
+    if reward is not None and not math.isfinite(_number(reward, field)):
+        raise EnvironmentContractError(
+            f"{field}: expected a finite number or None; came {reward!r}. "
+            "Use None where a turn has no reward."
         )
-        if opens_again or any(message["role"] == "assistant" for message in messages):
-            raise EnvironmentContractError(
-                "step: expected only new messages, came the history (it "
-                + (
-                    "starts with the opening messages"
-                    if opens_again
-                    else "has an assistant message"
-                )
-                + "). The conversation already holds what was said: return only what follows the "
-                "policy's message."
-            )
 
 
-async def _call(method: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a method, in a thread unless it is a coroutine function, and await what is awaitable."""
-    if inspect.iscoroutinefunction(method):
-        return await method(*arguments)
-    result = await asyncio.to_thread(method, *arguments)
-    return await result if inspect.isawaitable(result) else result
+def _number(value: Any, field: str) -> float:
+    """A number as Python's own, or an error that names the field."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise EnvironmentContractError(
+            f"{field}: expected a number, came {value!r}. Compute one, or leave it out."
+        ) from None
 
 
 def _checked_messages(messages: Any, member: str) -> list[Message]:

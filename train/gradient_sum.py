@@ -13,6 +13,7 @@ from mintjax.cache import State
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
 from mintjax.train.gradients import add_gradients, gradients
+from mintjax.train.kl_loss import WithKl
 from mintjax.train.losses import Loss
 from mintjax.train.plan import Plan
 from mintjax.train.plan_arguments import TokensRun
@@ -96,7 +97,8 @@ class GradientSum:
             "gradients/forward_tokens_saved": float(sum(int(x.length.sum()) for x in saved)),
         }
         if self.batches:
-            metrics |= policy_metrics(self.batches, self.logprobs, self.loss)
+            loss = self.loss.loss if isinstance(self.loss, WithKl) else self.loss
+            metrics |= policy_metrics(self.batches, self.logprobs, loss)
             metrics |= {"loss": self.value, "gradients/fill": self.tokens.real / self.tokens.padded}
         return metrics
 

@@ -28,6 +28,7 @@ from mintjax.train.plan_arguments import (
     labels_of,
     pick,
     plan_arguments,
+    row_numbers,
     tokens_run,
 )
 from mintjax.train.reverse_only import check_state, reverse_gradients
@@ -79,7 +80,7 @@ def gradients(
         raise ValueError(
             "policy.adapter: None has no gradient; load_policy makes a policy with an adapter"
         )
-    plan = with_kernel(plan, policy)
+    plan = with_kernel(plan, policy, documents=batch.starts is not None)
     if plan.kind == "reverse_only":
         if state is None:
             raise ValueError(
@@ -125,7 +126,7 @@ def evaluate(policy: Policy, batch: Batch, loss: Loss, plan: Plan = Plan()) -> G
     Example:
         >>> evaluate(policy, batch, CrossEntropy()).loss
     """
-    plan = with_kernel(plan, policy)
+    plan = with_kernel(plan, policy, documents=batch.starts is not None)
     data, index = plan_arguments(batch, plan)
     inputs = _loss_inputs(batch, index)
     value, scored = _evaluate(policy, data, inputs, batch.temperature, loss=loss, plan=plan)
@@ -150,7 +151,7 @@ def lower_gradients(
     Example:
         >>> lower_gradients(policy, batch, Ppo()).compile().memory_analysis().temp_size_in_bytes
     """
-    plan = with_kernel(plan, policy)
+    plan = with_kernel(plan, policy, documents=batch.starts is not None)
     data, index = plan_arguments(batch, plan, state)
     inputs = _loss_inputs(batch, index)
     if plan.kind == "reverse_only":
@@ -199,15 +200,14 @@ def plan_logprobs(
         return flat(segment_logprobs(adapter, policy, data, temperature, plan.remat, kernel))
     block = block_of(data.tokens.shape[1])
     place = (data.tokens, data.positions, data.labels)
-    return row_logprobs(
-        adapter, policy, *place, temperature, block=block, remat=plan.remat, kernel=kernel
-    )
+    options = {"block": block, "remat": plan.remat, "kernel": kernel}
+    return row_logprobs(adapter, policy, *place, temperature, starts=data.starts, **options)
 
 
 def _loss_inputs(batch: Batch, index: np.ndarray) -> LossInputs:
     """The loss's constants at flat indices into the batch."""
     shape = np.shape(batch.mask)
-    row = np.arange(shape[0], dtype=np.int32).reshape(-1, *[1] * (len(shape) - 1))
+    row = row_numbers(batch).reshape(*batch.tokens.shape, *[1] * (len(shape) - 2))
 
     def picked(x: np.ndarray | None) -> np.ndarray | None:
         return None if x is None else pick(index, x)

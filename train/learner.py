@@ -7,9 +7,12 @@ import numpy as np
 import optax
 
 from mintjax.cache import bucket
+from mintjax.policy import Policy
 from mintjax.train.advantages import Advantages, advantage_metrics, group_advantages
 from mintjax.train.batches import micro_batches
 from mintjax.train.config import TrainConfig
+from mintjax.train.config_dataset import DatasetConfig
+from mintjax.train.distillation import taught
 from mintjax.train.gradient_sum import GradientSum
 from mintjax.train.normalisers import divide, divisors
 from mintjax.train.optimizer import (
@@ -19,8 +22,9 @@ from mintjax.train.optimizer import (
     make_schedule,
     update,
 )
+from mintjax.train.other_policies import OtherPolicies
 from mintjax.train.plan_choice import named_plan
-from mintjax.train.truncation import shaped
+from mintjax.train.truncation import masked, shaped
 from mintjax.types import Episode
 
 
@@ -42,7 +46,12 @@ class Learned(NamedTuple):
     metrics: dict[str, float]
 
 
-def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episode]) -> Learned:
+def learn(
+    config: TrainConfig,
+    train_state: TrainState,
+    episodes: Sequence[Episode],
+    teacher: Policy | None = None,
+) -> Learned:
     """Makes one optimizer step from a batch of episodes, with gradients summed over micro-batches.
 
     Groups whose rewards are all equal have nothing to say; if all are so there is no update, which is counted in
@@ -53,6 +62,7 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
         config: advantages, loss, plan and schedule.
         train_state: the policy that sampled the episodes, and its optimizer.
         episodes: one batch.
+        teacher: the policy that ``config.teacher`` names, where it names one.
 
     Returns:
         The new train state, the advantages and the step's metrics.
@@ -67,13 +77,15 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
     whole, own = divisors(raw, episodes, config.normaliser, max_tokens=config.rollout.max_tokens)
     by = [whole * divisor for divisor in own]
     advantages = divide(raw, by)
-    total = GradientSum(train_state.policy, config.full_loss, named_plan(config.gradients))
+    plan, policy = named_plan(config.gradients), train_state.policy
+    total = GradientSum(policy, config.full_loss, plan)
+    others = OtherPolicies(policy, teacher, plan, config.kl, config.teacher)
     # Segments without a token cost nothing, but another number of them is another program.
     longest = max(len(episode.tokens) for episode in episodes)
     options = config.gradients
     segments = options.plan == "segments"
     group = config.rollout.group_size
-    for batch in micro_batches(
+    batches = micro_batches(
         episodes,
         advantages,
         rows=options.rows,
@@ -81,16 +93,18 @@ def learn(config: TrainConfig, train_state: TrainState, episodes: Sequence[Episo
         size=bucket(longest) if segments else None,
         together=group if segments and options.rows % group == 0 else None,
         shares=[1 / divisor for divisor in by],
-    ):
+    )
+    for batch in others.ask(batches, episodes):
         total.add(batch)
-    return step_with(config, train_state, total, raw, advantages)
+    learned = step_with(config, train_state, total, raw, advantages)
+    return learned._replace(metrics=learned.metrics | others.metrics())
 
 
 def compare(config: TrainConfig, episodes: Sequence[Episode]) -> Advantages:
     """The advantages that a configuration asks for, not yet normalised.
 
     Args:
-        config: truncation and advantage.
+        config: truncation, advantage and teacher.
         episodes: whole groups.
 
     Returns:
@@ -102,7 +116,8 @@ def compare(config: TrainConfig, episodes: Sequence[Episode]) -> Advantages:
     Example:
         >>> constant = [g for g, signal in compare(config, episodes).signal.items() if not signal]
     """
-    return group_advantages(shaped(episodes, config.truncation), config.advantage)
+    raw = group_advantages(shaped(episodes, config.truncation), config.advantage)
+    return taught(raw, config.teacher, [masked(x, config.truncation) for x in episodes])
 
 
 def step_with(
@@ -133,19 +148,42 @@ def step_with(
     metrics = advantage_metrics(raw)
     if total.grads is None:
         return Learned(train_state, advantages, metrics | total.metrics() | {"update/skipped": 1.0})
+    train_state, stepped = step(config, train_state, total)
+    metrics |= total.metrics() | stepped | {"update/skipped": 0.0}
+    return Learned(train_state, advantages, metrics)
+
+
+def step(
+    config: TrainConfig | DatasetConfig, train_state: TrainState, total: GradientSum
+) -> tuple[TrainState, dict[str, float]]:
+    """Makes the optimizer step of a gradient that is there.
+
+    Args:
+        config: the schedule.
+        train_state: the policy that the gradient is of, and its optimizer.
+        total: the gradient, of one micro-batch at least.
+
+    Returns:
+        The new train state, ``grad_norm`` and ``learning_rate``.
+
+    Raises:
+        NonFiniteError: if the loss or the gradient is nan or infinite. Nothing is updated.
+
+    Example:
+        >>> train_state, metrics = step(config, train_state, total)
+    """
+    assert total.grads is not None  # there was a micro-batch
     norm = float(global_norm(total.grads))
     if not np.isfinite([total.value, norm]).all():
         raise NonFiniteError(
             f"update {int(train_state.step) + 1}: the loss is {total.value} and the gradient's norm {norm}, expected "
             f"finite numbers; the policy was not updated. Lower optimizer.learning_rate or set optimizer.clip_norm"
         )
-    rate = np.asarray(schedule(config)(int(train_state.step)))
-    metrics |= total.metrics()
-    metrics |= {"grad_norm": norm, "learning_rate": float(rate), "update/skipped": 0.0}
-    return Learned(update(train_state, total.grads), advantages, metrics)
+    rate = float(np.asarray(schedule(config)(int(train_state.step))))
+    return update(train_state, total.grads), {"grad_norm": norm, "learning_rate": rate}
 
 
-def schedule(config: TrainConfig) -> optax.Schedule:
+def schedule(config: TrainConfig | DatasetConfig) -> optax.Schedule:
     """The run's learning rate as a function of the updates made."""
     options = config.optimizer
     return make_schedule(
@@ -153,7 +191,7 @@ def schedule(config: TrainConfig) -> optax.Schedule:
     )
 
 
-def optimizer(config: TrainConfig) -> optax.GradientTransformation:
+def optimizer(config: TrainConfig | DatasetConfig) -> optax.GradientTransformation:
     """The run's optimizer."""
     options = config.optimizer
     return make_optimizer(

@@ -4,7 +4,6 @@ Everything random is drawn from the run's seed and the step's number, and the tr
 So a run that was killed goes on from its last checkpoint to the very numbers that it would have had.
 """
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,16 +29,19 @@ from mintjax.train.invocation import record_invocation
 from mintjax.train.learner import compare, learn, optimizer
 from mintjax.train.metrics import append_metrics
 from mintjax.train.optimizer import TrainState, init_train_state
+from mintjax.train.origin import check_vocabulary, origin_of
 from mintjax.train.plan import Plan, with_kernel
 from mintjax.train.plan_choice import PlanChoice
 from mintjax.train.plan_settling import settle_plan
 from mintjax.train.progress import Reporter, report
+from mintjax.train.recognition import Maker
 from mintjax.train.resume import resume
 from mintjax.train.rollout import RolloutSettings, rollout
 from mintjax.train.rollout_metrics import rollout_metrics
 from mintjax.train.run_directory import RunDirectory, open_run
 from mintjax.train.sampler import RolloutStats, one_after_another
 from mintjax.train.signals import StopRequest, stop_requests
+from mintjax.train.teacher import load_teacher
 from mintjax.train.transcripts import episode_rows, to_html
 from mintjax.train.truncation import truncation_metrics
 from mintjax.types import Episode
@@ -70,11 +72,19 @@ def run(config: TrainConfig, *, overwrite: bool = False) -> TrainState:
         train_unembed=model.train_unembed,
         dtype=model.dtype,
     )
-    return train(config, policy, load_tokenizer(model.name), overwrite=overwrite)
+    tokenizer = load_tokenizer(model.name)
+    return train(
+        config, policy, tokenizer, overwrite=overwrite, teacher=load_teacher(config, tokenizer)
+    )
 
 
 def train(
-    config: TrainConfig, policy: Policy, tokenizer: Any, *, overwrite: bool = False
+    config: TrainConfig,
+    policy: Policy,
+    tokenizer: Any,
+    *,
+    overwrite: bool = False,
+    teacher: Policy | None = None,
 ) -> TrainState:
     """Trains a policy in an environment, from the beginning or from where an interrupted run left off.
 
@@ -85,6 +95,7 @@ def train(
         policy: with a fresh adapter.
         tokenizer: the policy's, as renderers take it.
         overwrite: discard what an earlier run left in the run directory.
+        teacher: what ``config.teacher`` names, where it names one; of the policy's vocabulary.
 
     Returns:
         The train state after the last step that was finished.
@@ -102,7 +113,7 @@ def train(
     """
     renderer = get_renderer(config.renderer, tokenizer)
     renderer.stop_tokens()  # a tokenizer without the format's control tokens is refused before a run directory is made
-    _check_vocabulary(config, policy, tokenizer)
+    check_vocabulary(config.model.name, policy, tokenizer)
     # An attention kernel that cannot serve is refused before, too.
     with_kernel(Plan(attention=config.gradients.attention), policy)
     with (
@@ -124,7 +135,8 @@ def train(
             reporter,
             stop,
             compiles,
-            _origin(config, policy, tokenizer),
+            origin_of(config.model.name, config.renderer, policy, tokenizer),
+            teacher,
         )
         return loop.run(train_state)
 
@@ -146,9 +158,14 @@ class _Loop:
     stop: StopRequest
     compiles: Compiles
     origin: dict[str, str]
+    teacher: Policy | None = None
     times: dict[str, float] = field(default_factory=dict)
     position: int = 0
     """Tasks that the finished steps have consumed."""
+
+    def __post_init__(self) -> None:
+        """Makes environments for the whole run, since some are used again."""
+        self.make = Maker(self.config.environment.make)
 
     def run(self, train_state: TrainState) -> TrainState:
         """Restores the newest checkpoint if there is one, and makes the steps that are left."""
@@ -225,11 +242,13 @@ class _Loop:
         self.times = {}
         config, start = self.config, time.perf_counter()
         walked = config.gradients.plan == "reverse_only"
-        accumulation = Accumulation(config, train_state) if walked else None
+        accumulation = Accumulation(config, train_state, self.teacher) if walked else None
         episodes, metrics = self._sample_step(train_state.policy, step, accumulation)
         with self._phase("learn"):
             learned = (
-                accumulation.finish() if accumulation else learn(config, train_state, episodes)
+                accumulation.finish()
+                if accumulation
+                else learn(config, train_state, episodes, self.teacher)
             )
         with self._phase("write"):
             self._write_episodes(step, episodes, learned.advantages)
@@ -308,6 +327,11 @@ class _Loop:
             group_size=1 if greedy else options.group_size,
             max_tokens=options.max_tokens,
             max_turns=options.max_turns,
+            max_episode_tokens=options.max_episode_tokens,
+            step_timeout=options.step_timeout,
+            episode_timeout=options.episode_timeout,
+            parse_errors=options.parse_errors,
+            parse_error_reward=options.parse_error_reward,
             groups=size,
             temperature=0.0 if greedy else options.temperature,
             top_k=options.top_k,
@@ -319,7 +343,7 @@ class _Loop:
         for first in range(0, len(tasks), size):
             with self._phase(phase):
                 played = rollout(
-                    policy, self.renderer, self.tokenizer, self.config.environment.make,
+                    policy, self.renderer, self.tokenizer, self.make,
                     tasks[first : first + size], settings,
                     seed=self.config.seed, step=step, first_group=first_group + first,
                 )  # fmt: skip
@@ -362,27 +386,3 @@ class _Loop:
         start = time.perf_counter()
         yield
         self.times[name] = self.times.get(name, 0.0) + time.perf_counter() - start
-
-
-def _check_vocabulary(config: TrainConfig, policy: Policy, tokenizer: Any) -> None:
-    """Refuses ids that the model has no embedding for: a gather would clamp them in silence."""
-    tokens, rows = adapt(tokenizer).size, policy.config.vocab_size
-    if tokens > rows:
-        raise ValueError(
-            f"tokenizer: it has {tokens} tokens, and the model {config.model.name} embeddings for {rows}; use the "
-            f"tokenizer that belongs to the model"
-        )
-
-
-def _origin(config: TrainConfig, policy: Policy, tokenizer: Any) -> dict[str, str]:
-    """What a checkpoint of an adapter means nothing without, as texts to compare."""
-    weights = hashlib.sha256()
-    for part in (policy.base["norm"], policy.base["embed"][:16]):
-        weights.update(np.asarray(part).tobytes())
-    return {
-        "base": config.model.name,
-        "base_config": repr(policy.config),
-        "base_weights": weights.hexdigest(),
-        "renderer": config.renderer,
-        "tokenizer": adapt(tokenizer).fingerprint,
-    }

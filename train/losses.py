@@ -39,8 +39,8 @@ class LossInputs(NamedTuple):
         shares: what a term without an advantage is multiplied by, so that it is normalised as the advantages are; None
             where the batch has none.
         reference: the reference policy's log probabilities, of that temperature too; None where none were computed.
-        row: which row of the batch a token stands in, for `row_sums`; None where a loss is computed in pieces of rows, as
-            the plan ``"reverse_only"`` does.
+        row: which row of the batch a token stands in, or which document where rows hold several, for `row_sums`; None
+            where a loss is computed in pieces of rows, as the plan ``"reverse_only"`` does.
     """
 
     mask: Float[Any, "*shape"]

@@ -29,8 +29,11 @@ def row_logprobs(
     block: int,
     remat: bool,
     kernel: Kernel = "blockwise",
+    starts: Int[Array | np.ndarray, "B N"] | None = None,
 ) -> Float[Array, " P *K"]:
-    """Log probabilities of labels at chosen positions of right-padded rows, given all tokens before each in its row.
+    """Log probabilities of labels at chosen positions of right-padded rows, given all tokens before each in its document.
+
+    A row is one document, or several that do not see each other.
 
     Args:
         adapter: what the result is differentiated by; it takes the place of ``policy.adapter``.
@@ -42,6 +45,7 @@ def row_logprobs(
         block: attention's block.
         remat: keep each layer's input alone and recompute the rest in the backward pass.
         kernel: what computes attention.
+        starts: for each place the one in its row where its document begins; None where a row is one.
 
     Returns:
         Log probabilities, shaped as the labels.
@@ -51,10 +55,12 @@ def row_logprobs(
     """
     policy = policy.replace(adapter=adapter)
     batch, size = tokens.shape
-    ropes = layer_tables(policy.config, jnp.broadcast_to(jnp.arange(size), tokens.shape))
+    starts = None if starts is None else jnp.asarray(starts)
+    places = jnp.broadcast_to(jnp.arange(size), tokens.shape)
+    ropes = layer_tables(policy.config, places if starts is None else places - starts)
     residual = embed(policy.config, policy.base, jnp.asarray(tokens))
     for i in range(policy.config.num_layers):
-        layer = partial(_layer, policy.replace(adapter=None), i, ropes[i], block, kernel)
+        layer = partial(_layer, policy.replace(adapter=None), i, ropes[i], block, kernel, starts)
         residual = (_rematerialised(layer) if remat else layer)(layer_adapter(adapter, i), residual)
     hidden = final_norm(policy.config, policy.base, residual)
     nothing = jnp.zeros((batch, hidden.shape[-1]), hidden.dtype)
@@ -62,10 +68,10 @@ def row_logprobs(
     return token_logprobs(policy, scored_by, labels, temperature)
 
 
-def _layer(policy, index, rope, block, kernel, adapter, residual):
+def _layer(policy, index, rope, block, kernel, starts, adapter, residual):
     q, k, v = start_layer(policy, index, rope)(adapter, residual)
     options = attention_options(policy.config, policy.base["layers"][index], index)
-    out = attend_row(q, k, v, block, kernel, **options)
+    out = attend_row(q, k, v, block, kernel, starts=starts, **options)
     return end_layer(policy, index)(adapter, residual, out)
 
 

@@ -32,17 +32,28 @@ class Plan:
     attention: Literal["auto", "blockwise", "cudnn", "splash"] = "auto"
 
 
-def with_kernel(plan: Plan, policy: Policy) -> Plan:
+def with_kernel(plan: Plan, policy: Policy, *, documents: bool = False) -> Plan:
     """The plan with the kernel that ``plan.attention`` stands for on the hardware where the policy lies.
 
+    Args:
+        plan: as it was named.
+        policy: the model.
+        documents: whether rows hold several documents.
+
     Raises:
-        ValueError: if it names a kernel that cannot serve there.
+        ValueError: if it names a kernel that cannot serve there, or documents are packed and it is another plan than
+            ``"packed"``.
 
     Example:
         >>> with_kernel(Plan(), policy).attention  # on a CPU
         'blockwise'
     """
-    if plan.attention == "auto" and plan.kind != "packed":
+    if documents and (plan.kind != "packed" or plan.attention not in ("auto", "blockwise")):
+        raise ValueError(
+            f"batch.starts: documents that share a row need the plan 'packed' with attention 'blockwise' or 'auto', got "
+            f"{plan.kind!r} with {plan.attention!r}; give each document a row of its own, or take those"
+        )
+    if plan.attention == "auto" and (plan.kind != "packed" or documents):
         return replace(plan, attention="blockwise")
     dtype = jnp.dtype(policy.base["layers"][0]["o"].dtype)
     hardware = hardware_of(policy.base["norm"])

@@ -23,11 +23,13 @@ class Rows(NamedTuple):
         tokens: ``[B, N]``.
         positions: ``[P]``.
         labels: ``[P]`` or ``[P, K]``.
+        starts: ``[B, N]``, for each place the one where its document begins; None where a row is one.
     """
 
     tokens: Int[Array | np.ndarray, "B N"]
     positions: Int[Array | np.ndarray, " P"]
     labels: Int[Array | np.ndarray, " P *K"]
+    starts: Int[Array | np.ndarray, "B N"] | None = None
 
 
 def plan_arguments(
@@ -44,7 +46,7 @@ def plan_arguments(
         The arrays for :func:`plan_logprobs`, and ``[P]`` flat indices into ``[B, N]``, -1 on padding.
 
     Raises:
-        ValueError: if a row's first token is trained or scored.
+        ValueError: if the first token of a row or of a document is trained or scored.
 
     Example:
         >>> data, index = plan_arguments(batch, Plan())
@@ -56,6 +58,13 @@ def plan_arguments(
             f"batch.mask: rows {np.flatnonzero(wanted[:, 0]).tolist()} train their first token, which nothing "
             f"predicts; set the mask to 0 there"
         )
+    if batch.starts is not None:
+        first = wanted & (batch.starts == np.arange(wanted.shape[1]))
+        if first.any():
+            raise ValueError(
+                f"batch.mask: rows {np.flatnonzero(first.any(1)).tolist()} train the first token of a document, which "
+                f"nothing in it predicts; set the mask to 0 there"
+            )
     scored = np.flatnonzero(wanted)
     if plan.kind == "packed":
         return _packed_arguments(batch, scored)
@@ -107,6 +116,22 @@ def labels_of(batch: Batch) -> Int[np.ndarray, "B N *K"]:
     return batch.tokens if batch.labels is None else batch.labels
 
 
+def row_numbers(batch: Batch) -> Int[np.ndarray, "B N"]:
+    """For each place the number of its row; of its document, counted over all rows, where rows hold several.
+
+    Example:
+        >>> row_numbers(batch)[:, 0]
+        array([0, 1, 2], dtype=int32)
+    """
+    shape = batch.tokens.shape
+    if batch.starts is None:
+        return np.broadcast_to(np.arange(shape[0], dtype=np.int32)[:, None], shape)
+    column = np.arange(shape[1])
+    first = (batch.starts == column) & (column < np.asarray(batch.length)[:, None])
+    # Padding is of the document before it, where nothing reads it.
+    return np.maximum(first.cumsum().reshape(shape) - 1, 0).astype(np.int32)
+
+
 def pick(index: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Numbers at flat indices into the first two dimensions; 0 where the index is -1.
 
@@ -131,7 +156,10 @@ def _packed_arguments(batch: Batch, trained: np.ndarray) -> tuple[Rows, np.ndarr
     index[: trained.size] = trained
     positions = np.where(index >= 0, index + index // size * padding, 0).astype(np.int32)
     tokens = np.pad(batch.tokens, ((0, 0), (0, padding)))
-    return Rows(tokens, positions, pick(index, labels_of(batch))), index
+    starts = batch.starts
+    if starts is not None:
+        starts = np.pad(starts, ((0, 0), (0, padding)), constant_values=size)
+    return Rows(tokens, positions, pick(index, labels_of(batch)), starts), index
 
 
 def _segment_arguments(

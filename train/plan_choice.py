@@ -161,14 +161,15 @@ def longest_row(config: TrainConfig, model: ModelConfig) -> int:
     """The longest episode that a configuration lets one expect.
 
     It is ``rollout.capacity`` where that is set. Else it is what the policy may sample in all turns, since nothing tells
-    how much an environment says. No episode is longer than the model's context.
+    how much an environment says. No episode is longer than ``rollout.max_episode_tokens`` or the model's context.
 
     Example:
         >>> longest_row(load_config("count_down"), policy.config)
         192
     """
     rollout = config.rollout
-    return min(rollout.capacity or rollout.max_turns * rollout.max_tokens, model.context)
+    most = min(rollout.max_episode_tokens or model.context, model.context)
+    return min(rollout.capacity or rollout.max_turns * rollout.max_tokens, most)
 
 
 def plan_needs(config: TrainConfig, shapes: Shapes) -> list[PlanNeed]:

@@ -15,6 +15,8 @@ _FIGURES = {
     "eval/greedy/rewards/turn/mean": "greedy",
     "frac_reward_zero_std": "constant groups",
     "loss": "loss",
+    "eval/loss": "held out",
+    "rewards/accuracies": "right pairs",
     "grad_norm": "grad norm",
     "mismatch/logp_abs_mean": "mismatch",
     "time/step": "seconds",

@@ -14,25 +14,26 @@ from mintjax.cache import State
 from mintjax.policy import Policy
 from mintjax.renderers import Renderer
 from mintjax.renderers.tokenizer import adapt
-from mintjax.train.environment import Environment, EnvironmentSession
+from mintjax.train.episode_rules import EpisodeRules
 from mintjax.train.hosted_episode import HostedEpisode
-from mintjax.train.sampler import RolloutStats, Sampler, Sampling
+from mintjax.train.recognition import Maker
+from mintjax.train.sampler import RolloutStats, Sampler
 from mintjax.types import Episode
+
+_SEAT = 1 << 16  # members of one seat that there is room for in the key of a sample
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutSettings(Sampling):
+class RolloutSettings(EpisodeRules):
     """How episodes are sampled.
 
     Attributes:
-        group_size: episodes started from each task.
-        max_turns: most turns of an episode.
+        group_size: episodes started from each task; in a game, for each seat.
         groups: how many tasks there are at most. Fewer are filled up with rows that do nothing, so that they need no
             program of their own; 0 is as many as there are.
     """
 
     group_size: int
-    max_turns: int
     groups: int = 0
 
 
@@ -40,7 +41,7 @@ class Rollout(NamedTuple):
     """What a batch of conversations was, cost and left.
 
     Attributes:
-        episodes: by group and member.
+        episodes: by group, seat and member.
         stats: what they cost.
         state: the cache, a row an episode, of exactly its tokens, and empty rows after them where there were fewer tasks
             than ``settings.groups``; None where nothing was fed. What a group's episodes begin with is in its prefix.
@@ -55,7 +56,7 @@ def rollout(
     policy: Policy,
     renderer: Renderer,
     tokenizer: Any,
-    make: Callable[[], Environment],
+    make: Maker | Callable[..., Any],
     tasks: Sequence[Any],
     settings: RolloutSettings,
     *,
@@ -88,7 +89,7 @@ async def collect(
     policy: Policy,
     renderer: Renderer,
     tokenizer: Any,
-    make: Callable[[], Environment],
+    make: Maker | Callable[..., Any],
     tasks: Sequence[Any],
     settings: RolloutSettings,
     *,
@@ -99,18 +100,19 @@ async def collect(
     """Sample ``group_size`` episodes of every task, all side by side.
 
     Turn by turn, the new messages of all episodes are fed in one segment, the replies are decoded together, and all
-    environments step at once. Rows stand in the order of group and member, and the key of a sample comes from seed, step,
-    group, member and turn, so that neither the speed of an environment nor the groups beside it change a token.
+    environments step at once. Rows stand in the order of group, seat and member, and the key of a sample comes from seed,
+    step, group, seat, member and the episode's own turn, so that neither the speed of an environment nor the groups beside
+    it change a token. A seat of a game that is not to move idles.
 
-    An episode ends with its environment's own word, or with ``"max_turns"``; with ``"overflow"`` where the model's context
-    has no room for the next messages and one sampled token; with ``"error"`` where its environment raises or says what
-    cannot be rendered. The other episodes go on, and the turns it has are kept.
+    An episode ends with its environment's own word, or with the name of the limit that it reached, as ``"max_turns"``; with
+    ``"overflow"`` where the model's context has no room for the next messages and one sampled token; with ``"error"`` where
+    its environment raises or says what cannot be rendered. The other episodes go on, and the turns it has are kept.
 
     Args:
         policy: samples every token.
         renderer: the chat format.
         tokenizer: the policy's, as renderers take it.
-        make: returns a new environment, once for each episode.
+        make: an environment class, or whatever else :class:`mintjax.train.recognition.Maker` takes.
         tasks: what ``reset`` gets; each task makes a group.
         settings: how to sample.
         seed: of the run.
@@ -118,9 +120,10 @@ async def collect(
         first_group: the number of the first task's group, where others of the step are sampled apart from these.
 
     Returns:
-        The episodes, by group and member, what they cost, and the cache that they left.
+        The episodes, by group, seat and member, what they cost, and the cache that they left.
 
     Raises:
+        EnvironmentContractError: where ``make`` is nothing that makes an environment.
         ValueError: where there are more tasks than ``settings.groups``.
 
     Example:
@@ -132,25 +135,33 @@ async def collect(
     groups = settings.groups or len(tasks)
     if len(tasks) > groups:
         raise ValueError(f"tasks: expected at most {groups} (settings.groups), came {len(tasks)}.")
-    rows = [
-        HostedEpisode(EnvironmentSession(make()), task, group, member)
-        for group, task in enumerate(tasks, first_group)
-        for member in range(settings.group_size)
-    ]
-    places = np.divmod(np.arange(groups * settings.group_size), settings.group_size)
-    idle = [()] * (places[0].size - len(rows))
-    sampler = Sampler(policy, renderer, places[0].size, settings, fan=settings.group_size)
+    make = make if isinstance(make, Maker) else Maker(make)
+    rows = _seated(make, tasks, settings, first_group)
+    seats = max((row.seat + 1 for row in rows), default=1)
+    size = settings.group_size
+    groups_of, seat_of, member_of = np.unravel_index(
+        np.arange(groups * seats * size), (groups, seats, size)
+    )
+    drawn_as = seat_of * _SEAT + member_of
+    idle = [()] * (groups_of.size - len(rows))
+    sampler = Sampler(policy, renderer, groups_of.size, settings, fan=size)
     try:
         await asyncio.gather(*(row.open(_environment_seed(seed, step, row.group)) for row in rows))
-        for turn in range(settings.max_turns):
+        while True:
             news = [row.render(renderer) for row in rows]
             for place, row in enumerate(rows):
                 new = news[place]
                 if new is not None and sampler.room(place, new) < 1:
                     row.stop_reason, news[place] = "overflow", None
-            if not any(news):
+            # Seats that wait for an episode that has ended learn of it, and have something to say the next time.
+            ended = [row for row in rows if row.stop_reason is not None and not row.closed]
+            await asyncio.gather(*(row.close() for row in ended))
+            if not any(news) and not ended:
                 break
-            keys = _turn_keys(np.uint32(seed), step, turn, first_group + places[0], places[1])
+            if not any(news):
+                continue
+            turns = np.array([row.turns for row in rows] + [0] * len(idle))
+            keys = _turn_keys(np.uint32(seed), step, turns, first_group + groups_of, drawn_as)
             fed = [() if new is None else new for new in news]
             replies = sampler.turn([*fed, *idle], keys)[: len(rows)]
             await asyncio.gather(
@@ -166,6 +177,24 @@ async def collect(
     return Rollout([row.record(version) for row in rows], sampler.stats, sampler.state)
 
 
+def _seated(
+    make: Maker, tasks: Sequence[Any], settings: RolloutSettings, first_group: int
+) -> list[HostedEpisode]:
+    """All episodes, by group, seat and member; the seats of one member play one game."""
+    rows = []
+    made = [[make.sessions() for _ in range(settings.group_size)] for _ in tasks]
+    seats = max((len(sessions) for group in made for sessions in group), default=1)
+    for group, (task, members) in enumerate(zip(tasks, made, strict=True), first_group):
+        # One that cannot be made has a single session; it fails for all seats that the others have.
+        full = [sessions * (seats // len(sessions)) for sessions in members]
+        rows += [
+            HostedEpisode(sessions[seat], task, group, member, settings, seat)
+            for seat in range(seats)
+            for member, sessions in enumerate(full)
+        ]
+    return rows
+
+
 def _environment_seed(seed: int, step: int, group: int) -> int:
     """The seed that all environments of a group get."""
     return int(np.random.SeedSequence([seed, step, group]).generate_state(1)[0])
@@ -175,16 +204,18 @@ def _environment_seed(seed: int, step: int, group: int) -> int:
 def _turn_keys(
     seed: Integer[ArrayLike, ""],
     step: Int[ArrayLike, ""],
-    turn: Int[ArrayLike, ""],
+    turns: Int[ArrayLike, " B"],
     groups: Int[ArrayLike, " B"],
     members: Int[ArrayLike, " B"],
 ) -> Key[Array, " B"]:
     """The key of each row's sample in one turn."""
 
-    def key(group: Int[ArrayLike, ""], member: Int[ArrayLike, ""]) -> Key[Array, ""]:
+    def key(
+        group: Int[ArrayLike, ""], member: Int[ArrayLike, ""], turn: Int[ArrayLike, ""]
+    ) -> Key[Array, ""]:
         folded = jax.random.fold_in(jax.random.key(seed), step)
         for number in (group, member, turn):
             folded = jax.random.fold_in(folded, number)
         return folded
 
-    return jax.vmap(key)(groups, members)
+    return jax.vmap(key)(groups, members, turns)

@@ -1,10 +1,12 @@
 """The figures of one batch of episodes, under the names that the field uses."""
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 
 from mintjax.train.sampler import RolloutStats
+from mintjax.train.tool_calls import CALLS, FAILURES
 from mintjax.types import Episode
 
 
@@ -23,11 +25,15 @@ def rollout_metrics(
 
     Returns:
         - ``reward``: mean over episodes of the sum of their turns' rewards; ``reward_std``: its sample deviation within a
-          group, averaged over groups; ``frac_reward_zero_std``: fraction of groups whose rewards are all equal.
+          group, averaged over groups; ``frac_reward_zero_std``: fraction of groups whose rewards are all equal. In a game
+          each seat of a group counts as one.
         - ``rewards/turn/mean`` and ``std``: over all turns that have a reward; ``rewards/turn_1/mean``, ...: by turn.
         - ``num_turns/mean``, ``max``; ``completions/mean_length``, ``min_length``, ``max_length``, ``clipped_ratio`` (the
           fraction of turns that did not end by themselves), ``mean_terminated_length`` (of those that did).
         - ``stop/<reason>``: fraction of the episodes that ended so; the sum is 1.
+        - ``completions/parse_error_ratio``: fraction of turns with a tool call that cannot be read, where there is one.
+        - ``tools/call_frequency``: tool calls an episode; ``tools/failure_frequency``: fraction of them that came to an
+          error; both where there were any.
         - ``env/<name>``: the environment's own figures, over the turns that have them.
         - ``rollout/prefilled_tokens``, ``shared_tokens``, ``sampled_tokens``, ``cache_growths``, ``capacity``;
           ``groups_in_flight``; and ``cache_bytes``, what keys and values of the groups in flight took at most.
@@ -47,10 +53,10 @@ def rollout_metrics(
 
 def _reward_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Rewards of episodes, groups and turns."""
-    by_group: dict[int, list[float]] = {}
+    by_group: dict[tuple[int, int], list[float]] = {}
     for episode in episodes:
         if episode.reward is not None:
-            by_group.setdefault(episode.group, []).append(episode.reward)
+            by_group.setdefault((episode.group, episode.seat), []).append(episode.reward)
     metrics = {}
     if by_group:
         groups = list(by_group.values())
@@ -87,6 +93,9 @@ def _turn_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         metrics["completions/max_length"] = float(max(lengths))
         ended = [turn.decode_stop == "stop" for turn in turns]
         metrics["completions/clipped_ratio"] = 1 - statistics.fmean(ended)
+        unread = statistics.fmean(turn.parse_error is not None for turn in turns)
+        if unread:
+            metrics["completions/parse_error_ratio"] = unread
         terminated = [length for length, by_itself in zip(lengths, ended, strict=True) if by_itself]
         if terminated:
             metrics["completions/mean_terminated_length"] = statistics.fmean(terminated)
@@ -96,10 +105,15 @@ def _turn_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def _environment_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """What the environments measured, averaged over the turns that speak of it."""
+    """What the environments measured, averaged over the turns that speak of it; tool calls are counted."""
     values: dict[str, list[float]] = {}
     for episode in episodes:
         for turn in episode.turns:
             for name, value in turn.metrics.items():
                 values.setdefault(name, []).append(value)
-    return {f"env/{name}": statistics.fmean(values[name]) for name in sorted(values)}
+    calls, failures = (math.fsum(values.pop(name, ())) for name in (CALLS, FAILURES))
+    metrics = {f"env/{name}": statistics.fmean(values[name]) for name in sorted(values)}
+    if calls:
+        metrics["tools/call_frequency"] = calls / len(episodes)
+        metrics["tools/failure_frequency"] = failures / calls
+    return metrics

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from mintjax.train.config import TrainConfig
+from mintjax.train.config_dataset import DatasetConfig
 from mintjax.train.config_files import read_yaml, to_dict, to_yaml
 from mintjax.train.durable import write_atomic
 
@@ -104,7 +105,9 @@ def step_name(step: int) -> str:
 
 
 @contextmanager
-def open_run(config: TrainConfig, *, overwrite: bool = False) -> Iterator[RunDirectory]:
+def open_run(
+    config: TrainConfig | DatasetConfig, *, overwrite: bool = False
+) -> Iterator[RunDirectory]:
     """Enter the directory of a run, alone, until the block ends.
 
     Args:
@@ -183,7 +186,7 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _refuse_other(run: RunDirectory, config: TrainConfig) -> None:
+def _refuse_other(run: RunDirectory, config: TrainConfig | DatasetConfig) -> None:
     """Raise unless the run in a directory has the same configuration."""
     found = differences(read_yaml(run.config), to_dict(config))
     changed = {field: pair for field, pair in found.items() if field not in _PLACE}

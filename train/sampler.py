@@ -27,6 +27,7 @@ class Sampling:
         top_p: sample among the likeliest tokens that hold this probability; 1 is off.
         capacity: tokens of a conversation that the cache has room for from the start. It grows where that is too little,
             but every size it passes through is compiled for; 0 starts as small as the first turn allows.
+        max_episode_tokens: most tokens of a conversation, both sides together; 0 is as many as the model's context has.
         prompts: different first turns that there are at most, as a rule. Conversations that begin alike are fed once, in
             as many rows; where there are more, in the next power of two, which is another program.
     """
@@ -36,6 +37,7 @@ class Sampling:
     top_k: int = -1
     top_p: float = 1.0
     capacity: int = 0
+    max_episode_tokens: int = 0
     prompts: int = 0
 
 
@@ -46,7 +48,7 @@ class Reply(NamedTuple):
         ids: the sampled tokens, the stop token included.
         logprobs: their log probabilities, of the temperature-scaled distribution.
         stop: ``"stop"`` where the policy ended the reply, ``"length"`` where ``max_tokens`` did, ``"overflow"`` where the
-            model's context did.
+            model's context or ``max_episode_tokens`` did.
     """
 
     ids: Int32[np.ndarray, " n"]
@@ -134,13 +136,15 @@ class Sampler:
         return self._state
 
     def room(self, row: int, news: Sequence[int]) -> int:
-        """How many tokens the row can sample after ``news``; below 1 where the model's context does not hold them."""
-        return self._policy.config.context - int(self._lengths[row]) - len(news)
+        """How many tokens the row can sample after ``news``; below 1 where a conversation does not hold them."""
+        context = self._policy.config.context
+        most = min(context, self._sampling.max_episode_tokens or context)
+        return most - int(self._lengths[row]) - len(news)
 
     def turn(self, news: Sequence[Sequence[int]], keys: Key[Array, " B"]) -> list[Reply | None]:
         """Feed every row its new tokens and sample its reply.
 
-        Where the context has room for less than ``max_tokens``, that much is sampled, and a reply that fills it says so
+        Where the conversation has room for less than ``max_tokens``, that much is sampled, and a reply that fills it says so
         in ``stop``.
 
         Args:

@@ -65,6 +65,7 @@ def episode_rows(
                 "step": step,
                 "group": episode.group,
                 "member": episode.member,
+                "seat": episode.seat,
                 "reward": episode.reward,
                 "stop_reason": episode.stop_reason,
                 "error": episode.error,
@@ -92,7 +93,7 @@ def to_html(rows: Sequence[dict[str, Any]], decode: Decode, *, title: str) -> st
         >>> write_atomic(run.transcript(10), page)
     """
     groups = itertools.groupby(
-        sorted(rows, key=lambda r: (r["group"], r["member"])), lambda r: r["group"]
+        sorted(rows, key=lambda r: (r["group"], r["seat"], r["member"])), lambda r: r["group"]
     )
     body = "\n".join(_group_html(group, list(members), decode) for group, members in groups)
     return f"""<!doctype html>
@@ -144,6 +145,7 @@ def _turn_row(turn: Turn, advantage: float | None) -> dict[str, Any]:
         "messages": list(turn.messages),
         "reward": turn.reward,
         "decode_stop": turn.decode_stop,
+        "parse_error": turn.parse_error,
         "temperature": turn.temperature,
         "metrics": {name: _finite(value) for name, value in turn.metrics.items()},
         "anchor": turn.anchor,
@@ -207,8 +209,9 @@ def _pieces(turn: dict[str, Any], decode: Decode) -> Iterator[tuple[range, str]]
 
 def _episode_title(row: dict[str, Any]) -> str:
     """Say which episode it is and how it ended."""
+    seat = f", seat {row['seat']}" if row["seat"] else ""
     return (
-        f"group {row['group']}, member {row['member']}: reward {_figure(row['reward'])}, "
+        f"group {row['group']}{seat}, member {row['member']}: reward {_figure(row['reward'])}, "
         f"stopped by {row['stop_reason']}"
     )
 

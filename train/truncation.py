@@ -23,6 +23,16 @@ def truncated(episode: Episode, options: TruncationConfig) -> bool:
     return cut or episode.stop_reason in options.reasons
 
 
+def masked(episode: Episode, options: TruncationConfig) -> bool:
+    """Whether an episode is left out because a limit ended it.
+
+    Example:
+        >>> masked(episode, TruncationConfig(episodes="keep"))
+        False
+    """
+    return options.episodes == "mask" and truncated(episode, options)
+
+
 def overlong_penalty(tokens: int, options: TruncationConfig) -> float:
     """What is taken off an episode's reward for its sampled tokens, from 0 to 1.
 
@@ -84,7 +94,7 @@ def truncation_metrics(episodes: Sequence[Episode], options: TruncationConfig) -
 
 def _shaped(episode: Episode, options: TruncationConfig) -> Episode:
     turns = list(episode.turns)
-    if options.episodes == "mask" and truncated(episode, options):
+    if masked(episode, options):
         return replace(episode, turns=tuple(replace(turn, reward=None) for turn in turns))
     penalty = overlong_penalty(int(episode.sampled.sum()), options)
     paid = [k for k, turn in enumerate(turns) if turn.reward is not None]

@@ -1,17 +1,28 @@
 """What a command line says of an experiment: a file, and fields to override."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
     from mintjax.train.config import TrainConfig
 
+Config = TypeVar("Config")
 
-def read_experiment(arguments: Sequence[str]) -> "TrainConfig":
+
+@overload
+def read_experiment(arguments: Sequence[str]) -> "TrainConfig": ...
+
+
+@overload
+def read_experiment(arguments: Sequence[str], kind: type[Config]) -> Config: ...
+
+
+def read_experiment(arguments: Sequence[str], kind: type[Any] | None = None) -> Any:
     """The configuration that a command's arguments describe.
 
     Args:
         arguments: ``CONFIG.yaml`` and overrides, without the command's own options.
+        kind: the dataclass at the top; None is ``TrainConfig``.
 
     Raises:
         ConfigError: where there is no file first, or the configuration cannot be used.
@@ -20,10 +31,10 @@ def read_experiment(arguments: Sequence[str]) -> "TrainConfig":
         >>> read_experiment(["count_down", "steps=1"]).steps
         1
     """
-    from mintjax.train.config import ConfigError
+    from mintjax.train.config import ConfigError, TrainConfig
     from mintjax.train.config_files import load_config
 
     if not arguments or arguments[0].startswith("-") or "=" in arguments[0]:
         got = arguments[0] if arguments else "nothing"
         raise ConfigError(f"CONFIG.yaml: expected a file first, got {got}; see --help")
-    return load_config(arguments[0], arguments[1:])
+    return load_config(arguments[0], arguments[1:], kind or TrainConfig)

@@ -10,14 +10,26 @@ from typing import Any
 
 import mintjax
 from mintjax.cli.bench import bench
+from mintjax.cli.dataset import dpo, sft
 from mintjax.cli.plan import plan
 from mintjax.cli.render import render
 from mintjax.cli.train import train
 
-_COMMANDS = {"bench": bench, "plan": plan, "render": render, "train": train}
+_COMMANDS = {
+    "bench": bench,
+    "dpo": dpo,
+    "plan": plan,
+    "render": render,
+    "sft": sft,
+    "train": train,
+}
 _DESCRIPTION = """commands:
   train CONFIG.yaml [field=value | --field value]... [--overwrite]
                  train a policy in an environment; see mintjax train --help
+  sft CONFIG.yaml [field=value | --field value]... [--overwrite]
+                 train a policy on conversations; see mintjax sft --help
+  dpo CONFIG.yaml [field=value | --field value]... [--overwrite]
+                 train a policy on chosen and rejected replies; see mintjax dpo --help
   plan CONFIG.yaml [field=value | --field value]... [--tokens N]
                  show what a run takes in memory and compiles; see mintjax plan --help
   render CONVERSATION.json --renderer NAME [--html PAGE.html]

@@ -65,9 +65,10 @@ class Turn:
         temperature: the temperature those log probabilities are of.
         messages: the messages that were rendered for this turn, and the assistant's own at the end.
         reward: what the environment gave for this turn; None is "no reward", which is not 0.
-        decode_stop: how sampling ended: ``"stop"``, ``"length"`` (max_tokens) or ``"overflow"`` (context is full).
+        decode_stop: how sampling ended: ``"stop"``, ``"length"`` (max_tokens) or ``"overflow"`` (the conversation is full).
         metrics: the environment's own figures for this turn.
         anchor: the environment's name for the situation that the policy was in, None where it gave none.
+        parse_error: why a tool call in the reply cannot be read, None where all can.
     """
 
     tokens: np.ndarray
@@ -79,6 +80,7 @@ class Turn:
     decode_stop: Literal["stop", "length", "overflow"]
     metrics: dict[str, float]
     anchor: str | None = None
+    parse_error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,11 @@ class Episode:
         turns: in order; their tokens, joined, are the token stream that the policy saw.
         group: index of the task in its batch; episodes of one group started from the same prompt.
         member: index of this episode within its group.
-        stop_reason: why it ended: the environment's word, or ``"length"``, ``"overflow"`` or ``"error"``.
-        error: the environment's exception as text where ``stop_reason`` is ``"error"``, else None.
+        stop_reason: why it ended: the environment's word, the name of the limit that it reached, ``"overflow"``,
+            ``"parse_error"`` or ``"error"``.
+        error: what the environment did wrong, as text: where ``stop_reason`` is ``"error"`` or ``"step_timeout"``; else None.
         policy_version: ``policy.version`` of the policy that sampled it.
+        seat: the player that the policy was, in a game of several; each of them has an episode of its own.
     """
 
     turns: tuple[Turn, ...]
@@ -100,6 +104,7 @@ class Episode:
     stop_reason: str
     error: str | None
     policy_version: int
+    seat: int = 0
 
     @property
     def reward(self) -> float | None:

@@ -145,6 +145,26 @@ def test_a_size_is_not_a_truth_value(write):
             "rollout.groups_in_flight=9",
             r"rollout.groups_in_flight: expected from 0 .* to 8 \(.*, got 9",
         ),
+        (
+            "rollout.max_episode_tokens=-1",
+            "rollout.max_episode_tokens: expected at least 0, got -1",
+        ),
+        (
+            "rollout.step_timeout=0",
+            "rollout.step_timeout: expected a positive number or null, got 0",
+        ),
+        (
+            "rollout.episode_timeout=.inf",
+            "rollout.episode_timeout: expected a positive number .*inf",
+        ),
+        (
+            "rollout.parse_errors=ignore",
+            "rollout.parse_errors: expected pass or observe or end, got",
+        ),
+        (
+            "rollout.parse_error_reward=-1",
+            r"rollout.parse_error_reward: expected .*observe.*got -1",
+        ),
         ("rollout=5", "rollout: expected a section, got 5"),
         ("advantage=grpo", "advantage: expected a section with type: group_mean or .*, got 'grpo'"),
         ("advantage.type=grp", "advantage.type: expected .*, got 'grp'; did you mean grpo?"),
@@ -182,7 +202,7 @@ def test_a_bad_override_is_one_error_that_names_the_field(write, override, messa
         ("steps: 1\nsteps: 2\n", r"the key 'steps' is given twice"),
         ("model: {rank: 1, rank: 2}\n", r"the key 'rank' is given twice"),
         ("seed: 1\n", "environment: missing; expected a section with type: "),
-        ("environment: {turns: 2}\n", "environment.type: missing; expected count_down"),
+        ("environment: {turns: 2}\n", "environment.type: missing; expected count_down or nim"),
         ("renderer: 5\n", "renderer: expected str, got 5; put it in quotes"),
         ("model: 3\n", "model: expected a section, got 3"),
         ("[1, 2]\n", "expected fields and values"),

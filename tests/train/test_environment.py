@@ -123,6 +123,70 @@ def test_history_is_refused(history):
         run_steps(Scripted(Step(history, 0.0, False)))
 
 
+ANSWER = {"role": "user", "content": "Answer."}
+HINT = {"role": "user", "content": "A hint."}
+
+
+@pytest.mark.parametrize(
+    ("steps", "complaint"),
+    [
+        # Changed in its own dicts, which the environment keeps and gives again.
+        ([lambda kept: [kept.edited(0, "Shout."), MORE]], "message 0 changed from 'Say something.' to 'Shout.'"),
+        # Changed in copies, beside messages that are as they were.
+        (
+            [lambda kept: [MORE], lambda kept: [{**SAY, "content": "Shout."}, dict(MORE), ANSWER]],
+            "message 0 changed from 'Say something.' to 'Shout.'",
+        ),
+        (
+            [lambda kept: [MORE], lambda kept: [ANSWER], lambda kept: [HINT, MORE, HINT, ANSWER]],
+            "message 0 changed from 'Say something.' to 'A hint.'",
+        ),
+        ([lambda kept: [{**SAY, "content": "Shout."}, REPLY, MORE]], "it has an assistant message"),
+    ],
+)  # fmt: skip
+def test_history_with_a_message_changed_is_recognised(steps, complaint):
+    class Rewriting(Scripted):
+        def reset(self, task, seed):
+            self.said = [dict(SAY)]
+            return self.said
+
+        def edited(self, place, content):
+            self.said[place]["content"] = content
+            return self.said[place]
+
+        def step(self, assistant):
+            return Step(self.answers.pop(0)(self), 0.0, False)
+
+    with pytest.raises(EnvironmentContractError, match=f"came the history .*{complaint}"):
+        run_steps(Rewriting(*steps), [REPLY] * len(steps))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [[MORE, HINT], [ANSWER]],
+        [[HINT], [MORE, ANSWER]],
+        [[MORE], [{**MORE, "role": "tool"}, MORE, HINT]],
+    ],
+)
+def test_several_new_messages_are_no_history(steps):
+    answers = [Step(messages, None, False) for messages in steps]
+    got = run_steps(Scripted(*answers), [REPLY] * len(steps))
+    assert [step.messages for step in got] == steps
+
+
+def test_a_message_object_that_is_used_again_with_new_words_is_no_history():
+    class Economical(Scripted):
+        def step(self, assistant):
+            self.message = getattr(self, "message", {"role": "user"})
+            self.message["content"] = f"{len(self.answers)} left"
+            self.answers.pop(0)
+            return Step([self.message], None, False)
+
+    got = run_steps(Economical(1, 2), [REPLY] * 2)
+    assert [step.messages[0]["content"] for step in got] == ["2 left", "1 left"]
+
+
 def test_the_same_words_again_are_no_history():
     steps = run_steps(Scripted(Step([SAY], None, False), Step([SAY], None, False)), (REPLY, REPLY))
     assert [step.messages for step in steps] == [[SAY], [SAY]]

@@ -2,57 +2,30 @@ import asyncio
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from mintjax.adapters import LoraConfig
 from mintjax.cache import ContextOverflowError
 from mintjax.extension import forward
-from mintjax.models.config import ModelConfig
 from mintjax.renderers import get_renderer
 from mintjax.train.environment import Step
 from mintjax.train.rollout import RolloutSettings, collect, rollout
 from mintjax.train.sampler import Sampler
 from mintjax.types import Segment
-from tests.tiny import tiny_policy
+from tests.train.tiny_speaker import speaking_policy, speaking_tokenizer
 
 LOGPROB_TOLERANCE = 1e-5
-CHARACTERS = (
-    "abcdefghijklmnopqrstuvwxyzAU:ĠĊ"  # as byte-level vocabularies write a space and a newline
-)
 SETTINGS = RolloutSettings(group_size=2, max_tokens=12, max_turns=4, temperature=0.8)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    """A vocabulary so small that a random policy emits stop tokens often."""
-    vocabulary = {character: number for number, character in enumerate(CHARACTERS)}
-    made = Tokenizer(models.BPE(vocabulary, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    names = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
-    made.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
-    return made
+    return speaking_tokenizer()
 
 
 @pytest.fixture(scope="module")
-def policy(tokenizer):
-    config = ModelConfig(
-        name="tiny",
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=16,
-        intermediate_size=24,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=8,
-        context=512,
-        tied_head=False,
-    )
-    made = tiny_policy(config=config, lora=LoraConfig(rank=2, alpha=4.0))
-    return made.replace(version=jnp.int32(7))
+def policy():
+    return speaking_policy()
 
 
 def say(text, role="user"):
@@ -257,6 +230,37 @@ def test_a_full_context_ends_its_episode_alone(policy, tokenizer):
         assert environment.heard[0]["finish_reason"] == ("stop" if stop == "stop" else "length")
     assert episodes[2].turns == () and len(episodes[2].tokens) == 0
     assert (stats.cache_growths, stats.capacity) == (0, context - 2 + context)
+
+
+def test_a_limit_on_tokens_cuts_the_reply_and_ends_the_episode(policy, tokenizer):
+    def scripts():
+        return [Script(*"abcd") for _ in range(4)]
+
+    free = streams(play(policy, tokenizer, scripts())[0])
+    limit = 52
+    limited = replace(SETTINGS, max_episode_tokens=limit)
+    episodes, *_ = play(policy, tokenizer, scripts(), limited)
+    assert {episode.stop_reason for episode in episodes} == {"max_episode_tokens"}
+    cut = [episode for episode in episodes if len(episode.tokens) == limit]
+    assert cut and max(len(episode.tokens) for episode in episodes) == limit
+    assert "overflow" in {episode.turns[-1].decode_stop for episode in cut}
+    for whole, stream in zip(free, streams(episodes), strict=True):
+        assert whole[: len(stream)] == stream
+
+
+def test_an_environment_that_hangs_leaves_the_others_alone(policy, tokenizer):
+    class Hanging(Script):
+        async def step(self, assistant):
+            await asyncio.get_running_loop().create_future()
+
+    settings = replace(SETTINGS, step_timeout=0.5)
+    environments = [*uneven()[:3], Hanging("a longer message", opening=EXAMPLE)]
+    episodes, *_ = play(policy, tokenizer, environments, settings)
+    assert episodes[3].stop_reason == "step_timeout" and environments[3].closed
+    assert episodes[3].error.startswith("step did not return within 0.5 s (rollout.step_timeout)")
+    calm, *_ = play(policy, tokenizer, uneven())
+    assert streams(episodes)[:3] == streams(calm)[:3]
+    assert streams(episodes)[3] == calm[3].turns[0].tokens.tolist()
 
 
 def test_a_sampler_refuses_news_that_the_context_does_not_hold(policy, tokenizer):

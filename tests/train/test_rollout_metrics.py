@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from mintjax.train.rollout_metrics import rollout_metrics
@@ -55,6 +57,32 @@ def test_figures_counted_by_hand(make_episode):
         },
         abs=TOLERANCE,
     )
+
+
+def test_tool_calls_and_replies_that_cannot_be_read_are_counted(make_episode):
+    def calls(made, failed):
+        return {"tools/calls": made, "tools/failures": failed}
+
+    episodes = [
+        make_episode([None, None, 1.0], metrics=calls(2, 1)),
+        make_episode([1.0], member=1),
+        make_episode([None], member=2, metrics=calls(1, 1)),
+    ]
+    broken = replace(episodes[1].turns[0], parse_error="no JSON")
+    metrics = rollout_metrics([*episodes[:1], replace(episodes[1], turns=(broken,)), *episodes[2:]], STATS, 1)  # fmt: skip
+    assert metrics["tools/call_frequency"] == pytest.approx(7 / 3, abs=TOLERANCE)
+    assert metrics["tools/failure_frequency"] == pytest.approx(4 / 7, abs=TOLERANCE)
+    assert metrics["completions/parse_error_ratio"] == pytest.approx(1 / 5, abs=TOLERANCE)
+    assert not [name for name in metrics if name.startswith("env/")]
+    nothing = rollout_metrics(episodes[1:2], STATS, 1)
+    assert not [name for name in nothing if "tools" in name or "parse" in name]
+
+
+def test_seats_are_compared_apart(make_episode):
+    won = [make_episode([1.0], member=0), make_episode([1.0], member=1)]
+    lost = [replace(make_episode([-1.0], member=m), seat=1) for m in range(2)]
+    metrics = rollout_metrics([*won, *lost], STATS, 1)
+    assert (metrics["reward"], metrics["reward_std"], metrics["frac_reward_zero_std"]) == (0, 0, 1)
 
 
 def test_figures_of_nothing_are_left_out(make_episode):

@@ -1,5 +1,6 @@
 import io
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -96,6 +97,14 @@ def test_rows_hold_every_token_and_null_where_there_is_nothing(rows, tmp_path):
     assert set(second["advantages"]) == {None}
     # An advantage of 0 that was trained on is a 0.
     assert rows[1]["turns"][0]["advantages"][-1] == 0.0
+
+
+def test_a_seat_and_a_reply_that_cannot_be_read_are_told():
+    broken = replace(turn("hi ", b"x", None), parse_error="no JSON")
+    (row,) = episode_rows(0, [Episode((broken,), 0, 2, "over", None, 0, seat=1)])
+    assert (row["seat"], row["turns"][0]["parse_error"]) == (1, "no JSON")
+    assert to_text(row, decode).plain.startswith("group 0, seat 1, member 2: reward none")
+    assert "group 0, seat 1, member 2" in to_html([row], decode, title="t")
 
 
 def test_an_evaluation_has_no_advantages():

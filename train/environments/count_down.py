@@ -9,6 +9,7 @@ import numpy as np
 
 from mintjax.train.config import EnvironmentConfig, register_environment, require
 from mintjax.train.environment import AssistantMessage, Step
+from mintjax.train.rows import text_of
 from mintjax.types import Message
 
 SYSTEM = "Count down from the given number."
@@ -82,7 +83,7 @@ class CountDown:
             The reward of :func:`grade`, the metric ``exact``, and the next request unless this was the last.
         """
         reward = grade(
-            _text(assistant), self._start - self._turn, ended=assistant["finish_reason"] == "stop"
+            text_of(assistant), self._start - self._turn, ended=assistant["finish_reason"] == "stop"
         )
         metrics = {"exact": float(reward == 1)}
         self._turn += 1
@@ -195,11 +196,3 @@ def _request(number: int) -> Message:
 def _pieces(text: str) -> Sequence[str]:
     """Split a text into numbers, words and punctuation marks."""
     return re.findall(r"\d+|[^\W\d]+|[^\w\s]", text)
-
-
-def _text(message: Message) -> str:
-    """Join the text of a message; the empty text where it has none."""
-    content = message["content"] or ""
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content)

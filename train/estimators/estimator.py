@@ -21,7 +21,8 @@ class Rewards(NamedTuple):
         tokens: how many tokens were sampled in each turn.
         anchors: a number for the situation of each turn, equal where the environment named it alike; -1 where it named
             none.
-        group: the group of each episode; one and the same but for an estimator over the whole batch.
+        group: the group of each episode, in a game that of its seat; one and the same but for an estimator over the whole
+            batch.
     """
 
     rewards: Float[np.ndarray, "G T"]
