@@ -10,7 +10,16 @@ import jax
 import numpy as np
 import pytest
 
-from mintjax.bench import clock, compiling, fresh_process, gradient_plans, limits, rollouts, sharing
+from mintjax.bench import (
+    clock,
+    compiling,
+    episodes,
+    fresh_process,
+    gradient_plans,
+    limits,
+    rollouts,
+    sharing,
+)
 from mintjax.bench.clock import Ratio, Timed, interleaved, ratio
 from mintjax.bench.models import random_batch, random_policy, tokens_of
 from mintjax.bench.registry import BENCHMARKS
@@ -32,6 +41,7 @@ PROMISED = {
     "group_sharing_train",
     "rollout_vs_reprefill_8",
     "rollout_vs_reprefill_16",
+    "jitted_vs_hosted_episodes",
     "decode_share_of_bandwidth",
     "train_share_of_matmul",
     "memory_vs_length",
@@ -42,6 +52,9 @@ TINY = {
     "segments_vs_packed_time": EPISODE,
     "reverse_only_vs_packed_remat_time": EPISODE,
     "rollout_vs_reprefill_8": rollouts.RolloutSize(CONFIG, turns=2, rows=2),
+    "jitted_vs_hosted_episodes": episodes.EpisodesSize(
+        dataclasses.replace(CONFIG, vocab_size=99, num_layers=1, context=1024), 1, 2, 2, 4
+    ),
     "group_sharing_train": sharing.GroupSize(CONFIG, group=2, prompt=64, completion=8),
     "group_sharing_decode": sharing.GroupSize(CONFIG, group=2, prompt=32, completion=8),
     "group_sharing_prefill": sharing.GroupSize(CONFIG, group=2, prompt=32, completion=8),

@@ -6,9 +6,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer
 
 from mintjax.adapters import LoraConfig, init_adapter
+from mintjax.bench.models import character_tokenizer
 from mintjax.cache import State
 from mintjax.extension import extend
 from mintjax.models.config import ModelConfig, RopeConfig
@@ -118,15 +119,4 @@ def relative_difference(got: Any, want: Any) -> float:
 
 def tiny_tokenizer() -> Tokenizer:
     """A vocabulary of single ASCII characters and ChatML's control tokens; a random policy hits digits and stops."""
-    alphabet = [chr(code) for code in range(33, 127)] + [
-        "Ġ",
-        "Ċ",
-    ]  # a space and a newline, as byte-level BPE writes them
-    tokenizer = Tokenizer(models.BPE({character: i for i, character in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    names = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
-    tokenizer.add_special_tokens(
-        [AddedToken(name, special=True, normalized=False) for name in names]
-    )
-    return tokenizer
+    return character_tokenizer()

@@ -14,8 +14,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from mintjax.renderers import Renderer
 from mintjax.train.byte_sizes import parse_bytes
 from mintjax.train.config_checks import ConfigError, require
 from mintjax.train.config_kinds import Kind, Kinds, kind_name, registering
@@ -25,6 +26,9 @@ from mintjax.train.estimators import Estimator, GroupTurnMean
 from mintjax.train.kl_loss import loss_with_kl
 from mintjax.train.losses import Loss, Ppo
 from mintjax.train.normalisers import NORMALISERS
+
+if TYPE_CHECKING:
+    from mintjax.train.pure_environment import PureEnvironment
 
 
 class EnvironmentConfig(Kinds, ABC):
@@ -40,6 +44,10 @@ class EnvironmentConfig(Kinds, ABC):
 
         One a group. The stream depends on the seed alone: however it is cut into calls, its tasks are the same.
         """
+
+    def pure(self, renderer: Renderer) -> "PureEnvironment | None":
+        """Return the same environment as functions over arrays, for ``rollout.where`` "jit"; None where there is none."""
+        return None
 
 
 def register_environment(name: str) -> Callable[[Kind], Kind]:
@@ -149,7 +157,10 @@ class RolloutConfig:
     many further rounds a step; 0 is off (dynamic sampling)."""
     capacity: int = 0
     """Tokens that each conversation's cache holds from the start; it grows where that is too little, with a compile for
-    every size it passes through."""
+    every size it passes through. With "where: jit" it holds the longest episode that there can be, whatever is said here."""
+    where: Literal["host", "jit"] = "host"
+    """Where episodes run: environments of any kind on the host, turn by turn; or, of environments that are functions over
+    arrays, whole episodes inside one program. The episodes are the same."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -211,6 +222,12 @@ class RolloutConfig:
             "0 with rollout.rows, which bound what is in flight by themselves",
             self.groups_in_flight,
         )
+        require(
+            not self.rows or self.where == "host",
+            "rollout.rows",
+            '0 with rollout.where "jit", which runs all episodes in flight at once',
+            self.rows,
+        )
         require(self.slots >= 0, "rollout.slots", "at least 0", self.slots)
         require(
             bool(self.rows) or not self.slots,
@@ -251,7 +268,13 @@ class TruncationConfig:
     episodes: Literal["train", "mask"] = "train"
     """"train" takes a truncated episode with the reward that it has; "mask" leaves it out of training, and out of what the
     others of its group are compared with."""
-    reasons: tuple[str, ...] = ("length", "overflow", "max_turns")
+    reasons: tuple[str, ...] = (
+        "length",
+        "overflow",
+        "max_turns",
+        "max_episode_tokens",
+        "episode_timeout",
+    )
     """Stop reasons that are limits; an episode whose last reply was cut is truncated whatever its stop reason."""
     budget: int = 0
     """Sampled tokens of an episode from which on its reward is lessened by 1; 0 is no penalty."""

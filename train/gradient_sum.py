@@ -73,7 +73,7 @@ class GradientSum:
         Example:
             >>> part = total.nothing()
         """
-        return GradientSum(self.policy, self.loss, self.plan)
+        return type(self)(self.policy, self.loss, self.plan)
 
     def join(self, other: "GradientSum") -> None:
         """Adds another sum, of micro-batches after these; it must not be used again.

@@ -28,6 +28,8 @@ from mintjax.train.config import TrainConfig
 from mintjax.train.config_kinds import kind_name
 from mintjax.train.durable import write_atomic, write_rows
 from mintjax.train.invocation import record_invocation
+from mintjax.train.jit_episodes import episodes as jitted
+from mintjax.train.jit_episodes import pure_environment
 from mintjax.train.learner import compare, learn, optimizer
 from mintjax.train.metrics import append_metrics
 from mintjax.train.optimizer import TrainState, init_train_state
@@ -36,6 +38,7 @@ from mintjax.train.plan import Plan, with_kernel
 from mintjax.train.plan_choice import PlanChoice
 from mintjax.train.plan_settling import settle_plan
 from mintjax.train.progress import Reporter, report
+from mintjax.train.pure_environment import PureEnvironment
 from mintjax.train.recognition import Maker
 from mintjax.train.resume import resume
 from mintjax.train.rollout import RolloutSettings, rollout
@@ -105,8 +108,8 @@ def train(
     Raises:
         RunDirectoryError: if the run directory cannot be entered.
         RenderError: if tokenizer and renderer do not belong together.
-        ValueError: if the tokenizer has more tokens than the model has embeddings, or the gradients' attention kernel
-            cannot serve the policy here.
+        ValueError: if the tokenizer has more tokens than the model has embeddings, the gradients' attention kernel
+            cannot serve the policy here, or episodes that are to run inside jit cannot.
         NonFiniteError: if a loss becomes nan or infinite; the checkpoint before that step is kept.
         PlanMemoryError: if the plan is to be chosen and none fits into memory.
 
@@ -116,6 +119,7 @@ def train(
     renderer = get_renderer(config.renderer, tokenizer)
     renderer.stop_tokens()  # a tokenizer without the format's control tokens is refused before a run directory is made
     check_vocabulary(config.model.name, policy, tokenizer)
+    environment = pure_environment(config, policy.config, renderer)
     # An attention kernel that cannot serve is refused before, too.
     with_kernel(Plan(attention=config.gradients.attention), policy)
     with (
@@ -133,6 +137,7 @@ def train(
             plan,
             renderer,
             tokenizer,
+            environment,
             directory,
             reporter,
             stop,
@@ -155,6 +160,7 @@ class _Loop:
     plan: PlanChoice
     renderer: Any
     tokenizer: Any
+    environment: PureEnvironment | None
     directory: RunDirectory
     reporter: Reporter
     stop: StopRequest
@@ -347,12 +353,15 @@ class _Loop:
         episodes: list[Episode] = []
         for first in range(0, len(tasks), size):
             with self._phase(phase):
-                played = rollout(
-                    policy, self.renderer, self.tokenizer, self.make,
-                    tasks[first : first + size], settings,
-                    seed=self.config.seed, step=step, first_group=first_group + first,
-                    group_done=walk, between=self._heed_stop,
-                )  # fmt: skip
+                wave = tasks[first : first + size], settings
+                chance = dict(seed=self.config.seed, step=step, first_group=first_group + first)
+                if self.environment is not None:
+                    played = jitted(policy, self.renderer, self.environment, *wave, **chance)
+                else:
+                    played = rollout(
+                        policy, self.renderer, self.tokenizer, self.make, *wave, **chance,
+                        group_done=walk, between=self._heed_stop,
+                    )  # fmt: skip
             if accumulation and not options.rows:
                 with self._phase("learn"):
                     accumulation.add(played.episodes, played.state)

@@ -16,7 +16,7 @@ from mintjax.train.refill import refill
 from mintjax.train.rollout_settings import Rollout, RolloutSettings
 from mintjax.train.sampler import Sampler
 from mintjax.train.scheduler import GroupDone
-from mintjax.train.seeds import drawn_as, environment_seed, turn_keys
+from mintjax.train.turn_keys import drawn_as, environment_seed, turn_keys
 
 
 def rollout(

@@ -21,8 +21,8 @@ from mintjax.train.hosted_episode import HostedEpisode
 from mintjax.train.rollout_settings import RolloutSettings
 from mintjax.train.rollout_stats import RolloutStats
 from mintjax.train.row_pool import RowPool
-from mintjax.train.seeds import drawn_as, environment_seed, turn_keys
 from mintjax.train.slots import Slots
+from mintjax.train.turn_keys import drawn_as, environment_seed, turn_keys
 from mintjax.types import Episode
 
 GroupDone = Callable[[list[Episode], State | None], None]

@@ -1,10 +1,11 @@
-"""Models of random weights and episodes of random tokens, of the sizes that are measured."""
+"""Models of random weights, a vocabulary of characters, and episodes of random tokens, of the sizes that are measured."""
 
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from mintjax.adapters import LoraConfig, init_adapter
 from mintjax.models.config import ModelConfig
@@ -105,3 +106,22 @@ def random_batch(config: ModelConfig, rows: int, tokens: int) -> Batch:
         weights=advantages,
         temperature=np.ones((), np.float32),
     )
+
+
+def character_tokenizer() -> Tokenizer:
+    """A vocabulary of single ASCII characters and ChatML's control tokens.
+
+    Example:
+        >>> character_tokenizer().encode("hi").ids
+        [71, 72]
+    """
+    # A space and a newline as byte-level BPE writes them.
+    alphabet = [*(chr(code) for code in range(33, 127)), "Ġ", "Ċ"]
+    tokenizer = Tokenizer(models.BPE({character: i for i, character in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    names = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+    tokenizer.add_special_tokens(
+        [AddedToken(name, special=True, normalized=False) for name in names]
+    )
+    return tokenizer

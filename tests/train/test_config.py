@@ -200,6 +200,7 @@ def test_a_bad_override_is_one_error_that_names_the_field(write, override, messa
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (["rows=8", "where=jit"], 'rollout.rows: expected 0 with rollout.where "jit", .*, got 8'),
         (
             ["rows=8", "groups_in_flight=2"],
             "rollout.groups_in_flight: expected 0 with rollout.rows, .*, got 2",
@@ -228,7 +229,10 @@ def test_rows_that_cannot_refill_are_refused(write, overrides, message):
         ("steps: 1\nsteps: 2\n", r"the key 'steps' is given twice"),
         ("model: {rank: 1, rank: 2}\n", r"the key 'rank' is given twice"),
         ("seed: 1\n", "environment: missing; expected a section with type: "),
-        ("environment: {turns: 2}\n", "environment.type: missing; expected count_down or nim"),
+        (
+            "environment: {turns: 2}\n",
+            "environment.type: missing; expected count_down or grid_walk",
+        ),
         ("renderer: 5\n", "renderer: expected str, got 5; put it in quotes"),
         ("model: 3\n", "model: expected a section, got 3"),
         ("[1, 2]\n", "expected fields and values"),

@@ -4,13 +4,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
+from mintjax.renderers import Renderer
 from mintjax.train.config import EnvironmentConfig, register_environment, require
 from mintjax.train.environment import AssistantMessage, Step
+from mintjax.train.environments.shuffled import shuffled_numbers
+from mintjax.train.reply_text import said
 from mintjax.train.rows import text_of
 from mintjax.types import Message
+
+if TYPE_CHECKING:
+    from mintjax.train.environments.pure_count_down import PureCountDown
 
 SYSTEM = "Count down from the given number."
 PARTIAL_CREDIT = 0.9  # of the similarity, so that nothing but the exact reply earns 1
@@ -31,12 +36,18 @@ class CountDown:
         1.0
     """
 
-    def __init__(self, turns: int = 3, worked_example: int = 0) -> None:
+    def __init__(
+        self,
+        turns: int = 3,
+        worked_example: int = 0,
+        grading: Literal["similarity", "exact"] = "similarity",
+    ) -> None:
         """Make an environment.
 
         Args:
             turns: numbers asked for in one episode.
             worked_example: the conversation opens with one solved turn from this number; 0 is none.
+            grading: by :func:`grade`, or by :func:`grade_exact`.
 
         Raises:
             ValueError: where ``turns`` is less than 1.
@@ -45,6 +56,7 @@ class CountDown:
             raise ValueError(f"turns: expected at least 1, came {turns}.")
         self._turns = turns
         self._worked_example = worked_example
+        self._grade = grade if grading == "similarity" else grade_exact
         self._start = 0
         self._turn = 0
 
@@ -67,11 +79,7 @@ class CountDown:
                 f"turns starts one lower; came {task}. Raise the number or ask for fewer turns."
             )
         self._start, self._turn = task, 0
-        messages: list[Message] = [{"role": "system", "content": SYSTEM}]
-        if self._worked_example:
-            answer: Message = {"role": "assistant", "content": expected_reply(self._worked_example)}
-            messages += [_request(self._worked_example), answer]
-        return [*messages, _request(task)]
+        return opening(task, self._worked_example)
 
     async def step(self, assistant: AssistantMessage) -> Step:
         """Grade the reply and ask for the next count.
@@ -80,16 +88,16 @@ class CountDown:
             assistant: the reply, with its ``finish_reason``.
 
         Returns:
-            The reward of :func:`grade`, the metric ``exact``, and the next request unless this was the last.
+            The reward by the grading, the metric ``exact``, and the next request unless this was the last.
         """
-        reward = grade(
+        reward = self._grade(
             text_of(assistant), self._start - self._turn, ended=assistant["finish_reason"] == "stop"
         )
         metrics = {"exact": float(reward == 1)}
         self._turn += 1
         if self._turn == self._turns:
             return Step([], reward, done=True, stop_reason="finished", metrics=metrics)
-        return Step([_request(self._start - self._turn)], reward, done=False, metrics=metrics)
+        return Step([request(self._start - self._turn)], reward, done=False, metrics=metrics)
 
 
 @register_environment("count_down")
@@ -103,6 +111,8 @@ class CountDownConfig(EnvironmentConfig):
     """Counts asked for in one episode; each starts one lower than the last."""
     worked_example: int = 0
     """Open every conversation with one solved turn that counts down from this number; 0 is none."""
+    grading: Literal["similarity", "exact"] = "similarity"
+    """What a reply earns: by how much it is like the right one, or 1 for the right one and 0 for any other."""
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -119,7 +129,7 @@ class CountDownConfig(EnvironmentConfig):
 
     def make(self) -> CountDown:
         """Return a new environment for one episode."""
-        return CountDown(self.turns, self.worked_example)
+        return CountDown(self.turns, self.worked_example, self.grading)
 
     def tasks(self, position: int, count: int, seed: int) -> list[int]:
         """Some of the run's numbers, which never end: all come once, in shuffled order, before any comes again.
@@ -136,13 +146,23 @@ class CountDownConfig(EnvironmentConfig):
             >>> sorted(CountDownConfig(numbers=(3, 5)).tasks(position=0, count=3, seed=0))
             [3, 4, 5]
         """
-        low, high = self.numbers
-        size = high - low + 1
-        chosen = []
-        for place in range(position, position + count):
-            epoch, i = divmod(place, size)
-            chosen.append(low + int(np.random.default_rng([seed, epoch]).permutation(size)[i]))
-        return chosen
+        return shuffled_numbers(*self.numbers, position, count, seed)
+
+    def pure(self, renderer: Renderer) -> "PureCountDown":
+        """Return the same environment as functions over arrays.
+
+        Raises:
+            ConfigError: where replies are graded by their similarity, which arrays cannot compute.
+        """
+        from mintjax.train.environments.pure_count_down import pure_count_down
+
+        require(
+            self.grading == "exact",
+            "environment.grading",
+            "exact with rollout.where=jit (difflib compares texts, not arrays; or take rollout.where=host)",
+            self.grading,
+        )
+        return pure_count_down(renderer, self.numbers, self.turns, self.worked_example)
 
 
 def expected_reply(number: int) -> str:
@@ -189,7 +209,47 @@ def grade(reply: str, number: int, *, ended: bool) -> float:
     return PARTIAL_CREDIT * similarity - (0.0 if ended else CUT_PENALTY)
 
 
-def _request(number: int) -> Message:
+def grade_exact(reply: str, number: int, *, ended: bool) -> float:
+    """How good a reply is where nothing but the right one counts.
+
+    Args:
+        reply: what the policy said.
+        number: where the count starts.
+        ended: whether the policy ended its turn by itself.
+
+    Returns:
+        1 where it is the expected reply but for ASCII white space around it, and was not cut; else 0.
+
+    Example:
+        >>> grade_exact(" 3, 2, 1", 3, ended=True), grade_exact("3, 2", 3, ended=True)
+        (1.0, 0.0)
+    """
+    return float(ended and said(reply, [expected_reply(number)]) == 0)
+
+
+def opening(number: int, worked_example: int) -> list[Message]:
+    """What a conversation begins with.
+
+    Args:
+        number: where the first count starts.
+        worked_example: where the solved turn's count starts; 0 is none.
+
+    Returns:
+        The system message, the solved turn, the first request.
+
+    Example:
+        >>> opening(5, 0)[-1]["content"]
+        'Start from 5'
+    """
+    messages: list[Message] = [{"role": "system", "content": SYSTEM}]
+    if worked_example:
+        answer: Message = {"role": "assistant", "content": expected_reply(worked_example)}
+        messages += [request(worked_example), answer]
+    return [*messages, request(number)]
+
+
+def request(number: int) -> Message:
+    """What asks for a count from a number."""
     return {"role": "user", "content": f"Start from {number}"}
 
 

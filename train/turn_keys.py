@@ -1,4 +1,4 @@
-"""Where the chance in a rollout comes from: the run's seed and a turn's place in it, and nothing that depends on time."""
+"""Where the chance of an episode comes from: numbers alone, so that nobody's speed changes a sample."""
 
 import jax
 import numpy as np
@@ -24,10 +24,13 @@ def environment_seed(seed: int, step: int, group: int) -> int:
     Args:
         seed: of the run.
         step: of the run.
-        group: number of the group within the step.
+        group: number of the task.
+
+    Returns:
+        A number from 0 to 2**32 - 1.
 
     Example:
-        >>> environment_seed(0, 1, 2) == environment_seed(0, 1, 2)
+        >>> environment_seed(0, step=1, group=2) == environment_seed(0, step=1, group=2)
         True
     """
     return int(np.random.SeedSequence([seed, step, group]).generate_state(1)[0])
@@ -41,22 +44,27 @@ def turn_keys(
     groups: Int[ArrayLike, " B"],
     members: Int[ArrayLike, " B"],
 ) -> Key[Array, " B"]:
-    """The key of each row's sample in one turn.
+    """The key of each row's next sample.
 
     Args:
         seed: of the run, uint32.
         step: of the run.
-        turns: the turn that each row is in, from 0.
-        groups: the group of each row's episode.
-        members: what :func:`drawn_as` makes of its seat and its number within the group.
+        turns: replies that each episode has had.
+        groups: number of each row's task.
+        members: what :func:`drawn_as` makes of each row's seat and of its number within the group.
+
+    Returns:
+        One typed key a row.
 
     Example:
-        >>> keys = turn_keys(np.uint32(0), 1, np.zeros(4, int), np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]))
+        >>> keys = turn_keys(np.uint32(0), 1, np.array([0, 0]), np.array([0, 0]), np.array([0, 1]))
     """
 
-    def key(*numbers: Int[ArrayLike, ""]) -> Key[Array, ""]:
+    def key(
+        group: Int[ArrayLike, ""], member: Int[ArrayLike, ""], turn: Int[ArrayLike, ""]
+    ) -> Key[Array, ""]:
         folded = jax.random.fold_in(jax.random.key(seed), step)
-        for number in numbers:
+        for number in (group, member, turn):
             folded = jax.random.fold_in(folded, number)
         return folded
 
