@@ -117,7 +117,7 @@ def test_the_episodes_are_those_sampled_side_by_side(policy, tokenizer, together
 
     jittery = play(policy, tokenizer, REFILL, Jittery)
     assert_same(jittery.episodes, calm.episodes)
-    grown = play(policy, tokenizer, replace(REFILL, capacity=0))
+    grown = play(policy, tokenizer, replace(REFILL, capacity=100))
     assert grown.stats.cache_growths > 0
     assert_same(grown.episodes, calm.episodes)
 
@@ -146,7 +146,9 @@ def test_prompts_share_what_they_begin_with_in_whole_pieces(policy, tokenizer):
     prompts = [int((~e.turns[0].sampled).sum()) for e in got.episodes[:: SETTINGS.group_size]]
     assert got.stats.prefilled_tokens == prompts[0] + (prompts[1] - 128) + prompts[2]
     # Room for fewer prompts than are used in turn: the least recently used one is run again.
-    stats = play(policy, tokenizer, replace(settings, rows=2), Told, tasks[:4]).stats
+    assert got.stats.prefix_evictions == 0
+    many = ["z" * (40 + number) for number in range(7)] + ["z" * 40]
+    stats = play(policy, tokenizer, replace(settings, rows=4), Told, many).stats
     assert stats.prefix_evictions > 0
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 
 import mintjax.train.environments.count_down as count_down
 from mintjax.train.loop import train
@@ -10,13 +11,15 @@ from mintjax.train.run_directory import RunDirectory
 from tests.train.tiny_run import tiny_config, tiny_parts
 
 STEPS = 2
-ROLLOUT = {"groups": 3, "group_size": 2, "max_tokens": 12, "capacity": 192, "rows": 2, "slots": 2}
+ROLLOUT = {"groups": 3, "group_size": 3, "max_tokens": 12, "capacity": 192, "rows": 4, "slots": 4}
 
 
 def test_a_run_that_is_stopped_in_a_rollout_repeats_the_unbroken_one(tmp_path, monkeypatch):
     unbroken, broken = RunDirectory(tmp_path / "unbroken"), RunDirectory(tmp_path / "broken")
 
-    parts = tiny_parts()
+    policy, tokenizer = tiny_parts()
+    # As in the tests of refilled rows, whose programs are then these too.
+    small = replace(policy, config=replace(policy.config, context=256))
 
     def run(name):
         config = tiny_config(
@@ -25,23 +28,23 @@ def test_a_run_that_is_stopped_in_a_rollout_repeats_the_unbroken_one(tmp_path, m
             rollout=ROLLOUT,
             evaluation={"at_start": False, "at_end": True},
         )  # fmt: skip
-        train(config, *parts)
+        train(config, small, tokenizer)
 
     run("unbroken")
     want = read_metrics(unbroken.metrics)
     assert sum(row["update/skipped"] for row in want) < STEPS, "nothing was learned"
     assert [row["perf/compiles"] > 0 for row in want] == [True] + [False] * (STEPS - 1)
     for row in want:
-        assert row["perf/refills"] == 6 - 2 and 0 < row["perf/rows_busy"] <= 1
+        assert row["perf/refills"] == 9 - 4 and 0 < row["perf/rows_busy"] <= 1
         assert row["perf/slots_used"] >= 1 and "rollout/groups_in_flight" not in row
         assert row["time/rollout"] > 0 and row["time/learn"] > 0
-    assert want[-1]["perf/eval/refills"] == 6 - 2
+    assert want[-1]["perf/eval/refills"] == 9 - 4
 
     graded, grade = [], count_down.grade
 
     def graded_once_too_often(*args, **kwargs):
         graded.append(args)
-        if len(graded) == 15:
+        if len(graded) == 22:
             os.kill(os.getpid(), signal.SIGTERM)
         return grade(*args, **kwargs)
 
