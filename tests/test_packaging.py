@@ -89,7 +89,7 @@ def test_wheel_holds_every_module_and_every_data_file(wheel: Path, tree: Path):
         Path(installed, path.relative_to(tree / folder))
         for folder, installed in folders.items()
         for path in (tree / folder).rglob("*")
-        if path.suffix in {".py", ".yaml", ".typed"}
+        if path.suffix in {".py", ".yaml", ".jsonl", ".typed"}
     }
     found = {path.relative_to(wheel) for path in (wheel / "mintjax").rglob("*") if path.is_file()}
     assert found == expected

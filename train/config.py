@@ -203,7 +203,13 @@ class TruncationConfig:
     episodes: Literal["train", "mask"] = "train"
     """"train" takes a truncated episode with the reward that it has; "mask" leaves it out of training, and out of what the
     others of its group are compared with."""
-    reasons: tuple[str, ...] = ("length", "overflow", "max_turns")
+    reasons: tuple[str, ...] = (
+        "length",
+        "overflow",
+        "max_turns",
+        "max_episode_tokens",
+        "episode_timeout",
+    )
     """Stop reasons that are limits; an episode whose last reply was cut is truncated whatever its stop reason."""
     budget: int = 0
     """Sampled tokens of an episode from which on its reward is lessened by 1; 0 is no penalty."""

@@ -49,7 +49,7 @@ def case():
 def test_a_kernel_gives_the_gradient_of_the_plain_one(monkeypatch, case, plan):
     # cuDNN is not here: jax's plain implementation behind the same wrapper stands in for it.
     policy, batch, reference = case
-    monkeypatch.setattr(mintjax.train.gradients, "with_kernel", lambda plan, policy: plan)
+    monkeypatch.setattr(mintjax.train.gradients, "with_kernel", lambda plan, policy, **_: plan)
     calls = []
 
     def stand_in(*args):
@@ -67,7 +67,7 @@ def test_a_kernel_gives_the_gradient_of_the_plain_one(monkeypatch, case, plan):
 
 def test_splash_goes_through_the_segment_scan(monkeypatch, case):
     policy, batch, reference = case
-    monkeypatch.setattr(mintjax.train.gradients, "with_kernel", lambda plan, policy: plan)
+    monkeypatch.setattr(mintjax.train.gradients, "with_kernel", lambda plan, policy, **_: plan)
     monkeypatch.setattr(
         "mintjax.attention_kernels.attend_splash", partial(attend_splash, interpret=True)
     )

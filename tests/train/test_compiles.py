@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import mintjax.train.environments  # noqa: F401  before the registry is copied, so that the shipped ones stay in it
 from mintjax.renderers import Renderer
 from mintjax.train.compiles import counted_compiles
 from mintjax.train.config import EnvironmentConfig, register_environment

@@ -55,7 +55,7 @@ def test_what_a_thread_raises_arrives_as_an_exception(raised, arrives):
         raise raised
 
     with pytest.raises(arrives, match=r"k|StopIteration: 3|SystemExit: 1|CancelledError"):
-        asyncio.run(call(fail))
+        asyncio.run(asyncio.wait_for(call(fail), PATIENCE))
 
 
 def test_neither_the_loop_nor_the_process_waits_for_a_call_that_hangs():

@@ -134,7 +134,7 @@ HINT = {"role": "user", "content": "A hint."}
         ([lambda kept: [kept.edited(0, "Shout."), MORE]], "message 0 changed from 'Say something.' to 'Shout.'"),
         # Changed in copies, beside messages that are as they were.
         (
-            [lambda kept: [MORE], lambda kept: [{**SAY, "content": "Shout."}, MORE, ANSWER]],
+            [lambda kept: [MORE], lambda kept: [{**SAY, "content": "Shout."}, dict(MORE), ANSWER]],
             "message 0 changed from 'Say something.' to 'Shout.'",
         ),
         (

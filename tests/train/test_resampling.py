@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+import mintjax.train.environments  # before the registry is copied, so that the shipped ones stay in it
 import mintjax.train.loop
 from mintjax.train.checkpoints import latest
 from mintjax.train.config import ConfigError, EnvironmentConfig, register_environment

@@ -11,6 +11,7 @@ from mintjax.train.advantages import group_advantages
 from mintjax.train.batches import micro_batches
 from mintjax.train.environment import EnvironmentContractError, Step
 from mintjax.train.environments import Nim
+from mintjax.train.estimators import GroupMean
 from mintjax.train.hosted_episode import HostedEpisode
 from mintjax.train.recognition import Maker
 from mintjax.train.rollout import RolloutSettings, rollout
@@ -224,7 +225,7 @@ def test_what_is_not_known_of_a_call_that_hung_is_no_return(make_episode):
     late = make_episode([5.0], member=2, stop_reason="step_timeout")
     late = replace(late, error="step did not return within 1 s")
     episodes = [make_episode([1.0]), make_episode([0.0], member=1), late]
-    advantages = group_advantages(episodes, "group_mean")
+    advantages = group_advantages(episodes, GroupMean())
     assert [float(one[0]) for one in advantages.values] == [0.5, -0.5, 0.0]
     assert not advantages.trained[2][0]
 

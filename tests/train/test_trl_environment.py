@@ -1,5 +1,7 @@
 """The classes here are as TRL takes them; nothing in them knows of mintjax."""
 
+import asyncio
+
 import pytest
 
 from mintjax.train.environment import EnvironmentContractError
@@ -75,6 +77,28 @@ def test_instances_are_used_again_unless_something_is_wrong_with_them():
     assert Counter.made == before + 2
     play(make, ["done" + STOP], ROW)
     assert Counter.made == before + 2, "a tool that fails leaves its instance fit"
+
+
+def test_methods_of_one_instance_never_run_at_once():
+    class Room:
+        inside = 0
+
+        def reset(self, **row):
+            return None
+
+        async def enter(self) -> int:
+            """Enters, and says how many are inside."""
+            self.inside += 1
+            await asyncio.sleep(0)
+            seen, self.inside = self.inside, self.inside - 1
+            return seen
+
+        def get_reward(self):
+            return 1.0
+
+    calls = tool_call("enter", "{}") * 3
+    episode = play(Room, [calls + STOP, "done" + STOP], {"prompt": "Enter."})
+    assert [one["content"] for one in heard(episode)[1]] == ["1"] * 3
 
 
 @pytest.mark.parametrize(
