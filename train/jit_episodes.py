@@ -29,7 +29,8 @@ from mintjax.extension import extend
 from mintjax.models.config import ModelConfig
 from mintjax.policy import Policy
 from mintjax.renderers import Renderer
-from mintjax.train.config import ConfigError, RolloutConfig, TrainConfig
+from mintjax.train.config import ConfigError, TrainConfig
+from mintjax.train.config_rollout import RolloutConfig
 from mintjax.train.episode_rules import EpisodeRules
 from mintjax.train.pure_environment import PureEnvironment
 from mintjax.train.pure_record import Played, TurnRecord, record_episodes
