@@ -74,6 +74,7 @@ def decode(
     params: DecodeParams,
     *,
     buffer: int,
+    least: Int[ArrayLike, ""] = 1,
     donate: bool = False,
 ) -> tuple[Sample, State]:
     """Samples every row until a stop token, ``max_tokens`` or the end of its room.
@@ -88,6 +89,8 @@ def decode(
         keys: one typed key a row.
         params: how to sample.
         buffer: M, the size of the result; static, and at least every ``max_tokens``.
+        least: rows that must be sampling for another step to be made. With more than 1 the call returns as soon as fewer
+            are left, whose samples go on in another call with the same keys. Traced.
         donate: reuse the memory of ``state``, which can then not be used again.
 
     Returns:
@@ -103,7 +106,8 @@ def decode(
         raise ValueError(
             f"buffer: expected at least max_tokens ({np.max(params.max_tokens)}), got {buffer}"
         )
-    return (_decode_donated if donate else _decode)(policy, state, keys, params, buffer=buffer)
+    run = _decode_donated if donate else _decode
+    return run(policy, state, keys, params, jnp.asarray(least, jnp.int32), buffer=buffer)
 
 
 class _Loop(NamedTuple):
@@ -113,7 +117,9 @@ class _Loop(NamedTuple):
     live: Array
 
 
-def _decode_traced(policy: Policy, state: State, keys: Array, params: DecodeParams, *, buffer: int):
+def _decode_traced(
+    policy: Policy, state: State, keys: Array, params: DecodeParams, least: Array, *, buffer: int
+):
     batch = state.length.shape[0]
     temperature, top_k, top_p, stop_tokens, budget = (jnp.asarray(value) for value in params)
 
@@ -151,7 +157,7 @@ def _decode_traced(policy: Policy, state: State, keys: Array, params: DecodePara
     prefix = state.prefix
     state = state.replace(version=policy.version, prefix=None)
     loop = _Loop(jnp.int32(0), state, empty, budget > 0)
-    loop = lax.while_loop(lambda loop: loop.live.any(), step, loop)
+    loop = lax.while_loop(lambda loop: loop.live.sum() >= least, step, loop)
     return loop.sample, loop.state.replace(prefix=prefix)
 
 

@@ -1,6 +1,7 @@
 """Sampling as a host sees it: Python lists out, string stops, and errors instead of flags."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -17,6 +18,23 @@ from mintjax.types import Segment
 _CHUNK = 16  # tokens sampled between two looks for a stop string
 
 
+@dataclass
+class Draft:
+    """A reply that is being sampled.
+
+    Attributes:
+        left: tokens that may still be sampled; 0 once it has ended.
+        tokens: ids so far.
+        logprobs: of each, under the temperature-scaled distribution.
+        stop: how it ended: ``"stop"`` by a stop token or a stop string, else ``"length"``.
+    """
+
+    left: int
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    stop: Literal["stop", "length"] = "length"
+
+
 class Generated(NamedTuple):
     """What :func:`generate` sampled, a list entry a row.
 
@@ -25,12 +43,14 @@ class Generated(NamedTuple):
         logprobs: float32, of the temperature-scaled distribution.
         stops: ``"stop"`` where a stop token or a stop string ended the row, ``"length"`` where ``max_tokens`` did.
         state: the state after exactly these tokens.
+        steps: how many the decoder made; in each, all rows together are run once.
     """
 
     tokens: list[np.ndarray]
     logprobs: list[np.ndarray]
     stops: list[Literal["stop", "length"]]
     state: State
+    steps: int
 
 
 def rewind(
@@ -94,7 +114,7 @@ def generate(
     """
     if stop_strings and decode_text is None:
         raise ValueError("decode_text: needed with stop_strings; pass the tokenizer's decode")
-    budget = np.asarray(params.max_tokens).copy()
+    budget = np.asarray(params.max_tokens)
     known = ~np.isnan(np.asarray(state.hidden[:, 0]))
     if not known[budget > 0].all():
         raise ValueError(
@@ -103,40 +123,83 @@ def generate(
         )
     check_overflow(policy.config, state)
     state = reserve(policy.config, state, budget)
-    tokens: list[list[int]] = [[] for _ in budget]
-    logprobs: list[list[float]] = [[] for _ in budget]
-    stops: list[Literal["stop", "length"]] = ["length"] * len(budget)
-    step = min(_CHUNK, buffer) if stop_strings else buffer
-    while budget.any():
-        start = np.asarray(state.length)
-        chunk = params._replace(max_tokens=np.minimum(budget, step).astype(np.int32))
-        sample, state = decode(policy, state, keys, chunk, buffer=step, donate=donate)
+    drafts = [Draft(int(left)) for left in budget]
+    steps = 0
+    while any(draft.left for draft in drafts):
+        made, state = draw(
+            policy, state, keys, params, drafts,
+            buffer=buffer, stop_strings=stop_strings, decode_text=decode_text, donate=donate,
+        )  # fmt: skip
         donate = True  # what decode returned belongs to this function
-        drawn, scores, counts, stopped = (np.asarray(x) for x in sample)
-        keep = counts.copy()
-        for row in np.flatnonzero(budget):
-            count = int(counts[row])
-            earlier = len(tokens[row])
-            tokens[row] += drawn[row, :count].tolist()
-            logprobs[row] += scores[row, :count].tolist()
-            budget[row] -= count
-            ended = bool(stopped[row])
-            if decode_text is not None:
-                end = _end_of_stop(tokens[row], earlier, stop_strings, decode_text)
-                if end is not None:
-                    ended, keep[row] = True, end - earlier
-                    del tokens[row][end:], logprobs[row][end:]
-            if ended:
-                stops[row], budget[row] = "stop", 0
-        if (keep < counts).any():
-            last = np.asarray([row[-1] if row else 0 for row in tokens], np.int32)
-            state = rewind(policy, state, start + keep, last)
+        steps += made
     return Generated(
-        [np.asarray(row, np.int32) for row in tokens],
-        [np.asarray(row, np.float32) for row in logprobs],
-        stops,
+        [np.asarray(draft.tokens, np.int32) for draft in drafts],
+        [np.asarray(draft.logprobs, np.float32) for draft in drafts],
+        [draft.stop for draft in drafts],
         state,
+        steps,
     )
+
+
+def draw(
+    policy: Policy,
+    state: State,
+    keys: Key[Array, " B"],
+    params: DecodeParams,
+    drafts: Sequence[Draft],
+    *,
+    buffer: int,
+    least: int = 1,
+    stop_strings: Sequence[str] = (),
+    decode_text: Callable[[Sequence[int]], str] | None = None,
+    donate: bool = False,
+) -> tuple[int, State]:
+    """Samples another piece of every row's reply; what is drawn does not depend on where pieces end.
+
+    Args:
+        policy: the model.
+        state: rows that their drafts' tokens are in, with room for what is left of them.
+        keys: one typed key a row, the same for every piece of a reply.
+        params: how to sample; ``max_tokens`` is not read.
+        drafts: one a row; they are written to. A row with nothing left does not move.
+        buffer: most tokens of the piece; static. With stop strings it is at most 16.
+        least: the piece ends as soon as fewer rows than this are sampling.
+        stop_strings: texts that end a row, which is rolled back to the token that completes one.
+        decode_text: ids to text; needed with stop strings.
+        donate: reuse the memory of ``state``, which can then not be used again.
+
+    Returns:
+        How many steps the decoder made, and the state after the piece.
+
+    Example:
+        >>> drafts = [Draft(left=64) for _ in range(8)]
+        >>> steps, state = draw(policy, state, keys, params, drafts, buffer=16, least=7)
+    """
+    step = min(_CHUNK, buffer) if stop_strings else buffer
+    left = np.array([draft.left for draft in drafts])
+    start = np.asarray(state.length) if stop_strings else None  # read before it is donated
+    piece = params._replace(max_tokens=np.minimum(left, step).astype(np.int32))
+    sample, state = decode(policy, state, keys, piece, buffer=step, least=least, donate=donate)
+    drawn, scores, counts, stopped = (np.asarray(x) for x in sample)
+    keep = counts.copy()
+    for row in np.flatnonzero(left).tolist():
+        draft, count = drafts[row], int(counts[row])
+        earlier = len(draft.tokens)
+        draft.tokens += drawn[row, :count].tolist()
+        draft.logprobs += scores[row, :count].tolist()
+        draft.left -= count
+        ended = bool(stopped[row])
+        if decode_text is not None:
+            end = _end_of_stop(draft.tokens, earlier, stop_strings, decode_text)
+            if end is not None:
+                ended, keep[row] = True, end - earlier
+                del draft.tokens[end:], draft.logprobs[end:]
+        if ended:
+            draft.stop, draft.left = "stop", 0
+    if start is not None and (keep < counts).any():
+        last = np.asarray([draft.tokens[-1] if draft.tokens else 0 for draft in drafts], np.int32)
+        state = rewind(policy, state, start + keep, last)
+    return int(counts.max()), state
 
 
 def _end_of_stop(

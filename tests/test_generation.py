@@ -8,7 +8,7 @@ import pytest
 from mintjax.cache import ContextOverflowError, init_state, truncate
 from mintjax.decoding import DecodeParams, _decode, _decode_donated, decode
 from mintjax.extension import extend
-from mintjax.generation import generate
+from mintjax.generation import Draft, draw, generate
 from mintjax.types import Segment
 from tests.naive import naive_logits, naive_logprobs
 from tests.tiny import CONFIG, tiny_policy
@@ -90,6 +90,18 @@ def test_a_stop_token_is_kept_scored_and_fed(policy, state, keys, plain):
     assert int(got.state.length[0]) == PROMPT[0] + first + 1
 
 
+def test_pieces_that_end_with_the_first_row_are_one_sample(policy, state, keys, plain):
+    drafts = [Draft(left) for left in (BUFFER, 7, 0)]
+    steps, after = draw(policy, state, keys, params(), drafts, buffer=BUFFER, least=2)
+    assert (steps, [draft.left for draft in drafts]) == (7, [BUFFER - 7, 0, 0])
+    more, after = draw(policy, after, keys, params(), drafts, buffer=BUFFER)
+    assert (more, plain.steps) == (BUFFER - 7, BUFFER)
+    assert [draft.tokens for draft in drafts] == [tokens.tolist() for tokens in plain.tokens]
+    for draft, logprobs in zip(drafts, plain.logprobs, strict=True):
+        np.testing.assert_allclose(draft.logprobs, logprobs, rtol=0, atol=TOLERANCE)
+    np.testing.assert_array_equal(after.length, plain.state.length)
+
+
 def test_greedy_takes_the_likeliest(policy, prompts, state, keys):
     got = generate(policy, state, keys, params(temperature=0, max_tokens=(3, 0, 0)), buffer=BUFFER)
     stream = prompts[0, : PROMPT[0]]
@@ -114,7 +126,7 @@ def test_changing_what_is_traced_compiles_nothing(policy, state, keys, plain):
 def test_sampling_copies_no_cache(policy, keys):
     def temporary(capacity):
         state = init_state(policy, len(keys), capacity)
-        lowered = _decode_donated.lower(policy, state, keys, params(), buffer=BUFFER)
+        lowered = _decode_donated.lower(policy, state, keys, params(), np.int32(1), buffer=BUFFER)
         return lowered.compile().memory_analysis().temp_size_in_bytes
 
     assert temporary(1024) == temporary(512) > 0

@@ -57,13 +57,16 @@ class Accumulation:
         self._config, self._train_state = config, train_state
         policy, plan = train_state.policy, named_plan(config.gradients)
         self._total = GradientSum(policy, config.full_loss, plan)
+        self._early: dict[int, tuple[int, GradientSum, OtherPolicies]] = {}
+        self._next = 0
         self._others = OtherPolicies(policy, teacher, plan, config.kl, config.teacher)
         self._episodes: list[Episode] = []
 
     def add(self, episodes: Sequence[Episode], state: State | None) -> None:
         """Takes the gradient of some groups.
 
-        Groups whose rewards are all equal cost nothing. The state is not kept: what the caller drops is freed.
+        Groups whose rewards are all equal cost nothing. The state is not kept: what the caller drops is freed. Groups may
+        come in any order, and are summed up in their own: a sum of floats depends on it, and when a group ends, on time.
 
         Args:
             episodes: whole groups.
@@ -89,9 +92,10 @@ class Accumulation:
         # without a token cost nothing, and another number of them would be another program.
         group = options.rollout.group_size
         rows, together = _blocks(
-            min(options.gradients.rows, options.rollout.in_flight * group), group
+            min(options.gradients.rows, options.rollout.groups_together * group), group
         )
         size = None if state is None else row_capacity(state)
+        part, others = self._total.nothing(), self._others.nothing()
         batches = micro_batches(
             episodes,
             divide(raw, own),
@@ -101,17 +105,23 @@ class Accumulation:
             together=together,
             shares=[1 / divisor for divisor in own],
         )
-        for batch in self._others.ask(batches, episodes):
+        for batch in others.ask(batches, episodes):
             assert state is not None and batch.episodes is not None  # tokens were fed
             fan = math.gcd(batch.episodes.size, together)
-            self._total.add(batch, take_rows(state, _rows_of(batch.episodes), fan=fan))
+            part.add(batch, take_rows(state, _rows_of(batch.episodes), fan=fan))
         self._episodes += episodes
+        groups = {episode.group for episode in episodes}
+        self._early[min(groups)] = len(groups), part, others
+        while self._next in self._early:
+            count, part, others = self._early.pop(self._next)
+            self._join(part, others)
+            self._next += count
 
     def finish(self) -> Learned:
         """Makes the optimizer step.
 
         Returns:
-            What :func:`mintjax.train.learner.learn` returns for all episodes that were added.
+            What :func:`mintjax.train.learner.learn` returns for all episodes that were added, by group and member.
 
         Raises:
             NonFiniteError: if the loss or the gradient is nan or infinite. Nothing is updated.
@@ -120,6 +130,9 @@ class Accumulation:
             >>> learned = accumulation.finish()
         """
         options = self._config
+        for first in sorted(self._early):
+            self._join(*self._early[first][1:])
+        self._episodes.sort(key=lambda episode: (episode.group, episode.seat, episode.member))
         raw = compare(options, self._episodes)
         batch, own = divisors(
             raw, self._episodes, options.normaliser, max_tokens=options.rollout.max_tokens
@@ -128,6 +141,10 @@ class Accumulation:
         advantages = divide(raw, [batch * divisor for divisor in own])
         learned = step_with(options, self._train_state, self._total, raw, advantages)
         return learned._replace(metrics=learned.metrics | self._others.metrics())
+
+    def _join(self, part: GradientSum, others: OtherPolicies) -> None:
+        self._total.join(part)
+        self._others.join(others)
 
 
 def _blocks(rows: int, group: int) -> tuple[int, int]:

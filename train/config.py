@@ -97,6 +97,20 @@ class PolicyConfig:
         )
 
 
+def prefixes_of(rows: int, group_size: int) -> int:
+    """Prompts whose caches are held while rows refill: those of the groups that the rows are of, and two more.
+
+    Args:
+        rows: of the cache.
+        group_size: episodes that begin with one prompt.
+
+    Example:
+        >>> prefixes_of(rows=32, group_size=8)
+        6
+    """
+    return 2 + (rows // group_size if group_size > 1 else 0)
+
+
 @dataclass(frozen=True)
 class RolloutConfig:
     """How episodes are sampled."""
@@ -131,6 +145,13 @@ class RolloutConfig:
     groups_in_flight: int = 0
     """Groups that are sampled side by side, so that caches are held of them alone; 0 is all of a step. With the plan
     "reverse_only" their gradient is taken before the next ones start. The result does not depend on it."""
+    rows: int = 0
+    """Rows of the cache that episodes are sampled in: one that ends gives its row to the next, so that long episodes hold
+    up no others; docs/rollouts.md says when that pays. 0 is a row for every episode in flight. The result does not depend
+    on it."""
+    slots: int = 0
+    """Caches of finished episodes that are kept beside the rows until their group is complete, with rows and the plan
+    "reverse_only"; where they are full, rows wait. 0 is as many as there are rows."""
     resample_rounds: int = 0
     """Groups whose episodes cannot be told apart are replaced by new ones, of the tasks that come next, in at most this
     many further rounds a step; 0 is off (dynamic sampling)."""
@@ -143,6 +164,7 @@ class RolloutConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        self._check_rows()
         require(self.capacity >= 0, "rollout.capacity", "at least 0", self.capacity)
         require(self.groups >= 1, "rollout.groups", "at least 1", self.groups)
         require(
@@ -185,14 +207,57 @@ class RolloutConfig:
         )
         require(0 < self.top_p <= 1, "rollout.top_p", "more than 0 and at most 1", self.top_p)
 
+    def _check_rows(self) -> None:
+        """Check that rows, slots and groups in flight can be had together."""
+        episodes = self.groups * self.group_size
+        require(
+            0 <= self.rows <= episodes,
+            "rollout.rows",
+            f"from 0 (all) to {episodes} (rollout.groups times rollout.group_size)",
+            self.rows,
+        )
+        require(
+            not (self.rows and self.groups_in_flight),
+            "rollout.groups_in_flight",
+            "0 with rollout.rows, which bound what is in flight by themselves",
+            self.groups_in_flight,
+        )
+        require(
+            not self.rows or self.where == "host",
+            "rollout.rows",
+            '0 with rollout.where "jit", which runs all episodes in flight at once',
+            self.rows,
+        )
+        require(self.slots >= 0, "rollout.slots", "at least 0", self.slots)
+        require(
+            bool(self.rows) or not self.slots,
+            "rollout.slots",
+            "0 without rollout.rows: there, every episode keeps its row",
+            self.slots,
+        )
+        places = self.rows + (self.slots or self.rows)
+        require(
+            not self.rows or places >= self.group_size,
+            "rollout.rows",
+            f"rows and slots for a whole group of {self.group_size} (rollout.group_size), together",
+            places,
+        )
+
     @property
     def in_flight(self) -> int:
         """Groups that are sampled side by side."""
         return self.groups_in_flight or self.groups
 
     @property
+    def groups_together(self) -> int:
+        """Groups whose caches come at once: those in flight, or one at a time where rows refill."""
+        return 1 if self.rows else self.in_flight
+
+    @property
     def cache_rows(self) -> int:
-        """Rows of the cache at most: one for each episode in flight, and one for what each group begins with."""
+        """Rows of the cache at most, those of slots and of what groups begin with among them."""
+        if self.rows:
+            return self.rows + (self.slots or self.rows) + prefixes_of(self.rows, self.group_size)
         return self.in_flight * (self.group_size + 1)
 
 
@@ -392,6 +457,9 @@ class TrainConfig:
         require(0 <= self.seed < 2**32, "seed", "from 0 to 2**32 - 1", self.seed)
         normalisers = " or ".join(NORMALISERS)
         require(self.normaliser in NORMALISERS, "normaliser", normalisers, self.normaliser)
+        walked = self.gradients.plan in ("auto", "reverse_only")
+        expected = '0 unless gradients.plan is "reverse_only": no other keeps caches'
+        require(walked or not self.rollout.slots, "rollout.slots", expected, self.rollout.slots)
         most, soft = self.rollout.max_turns * self.rollout.max_tokens, self.truncation
         require(
             soft.budget < most + soft.cache,

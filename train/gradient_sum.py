@@ -67,6 +67,30 @@ class GradientSum:
         real, padded = found.tokens
         self.tokens = TokensRun(self.tokens.real + real, self.tokens.padded + padded)
 
+    def nothing(self) -> "GradientSum":
+        """A sum of no micro-batches, of the same policy, loss and plan.
+
+        Example:
+            >>> part = total.nothing()
+        """
+        return type(self)(self.policy, self.loss, self.plan)
+
+    def join(self, other: "GradientSum") -> None:
+        """Adds another sum, of micro-batches after these; it must not be used again.
+
+        Example:
+            >>> total.join(part)
+        """
+        if other.grads is not None:
+            self.grads = (
+                other.grads if self.grads is None else add_gradients(self.grads, other.grads)
+            )
+        self.value += other.value
+        self.batches += other.batches
+        self.logprobs += other.logprobs
+        real, padded = other.tokens
+        self.tokens = TokensRun(self.tokens.real + real, self.tokens.padded + padded)
+
     def divide(self, by: float) -> None:
         """Divides loss and gradient.
 

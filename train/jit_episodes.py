@@ -33,8 +33,8 @@ from mintjax.train.config import ConfigError, RolloutConfig, TrainConfig
 from mintjax.train.episode_rules import EpisodeRules
 from mintjax.train.pure_environment import PureEnvironment
 from mintjax.train.pure_record import Played, TurnRecord, record_episodes
-from mintjax.train.rollout import Rollout, RolloutSettings
-from mintjax.train.sampler import RolloutStats
+from mintjax.train.rollout_settings import Rollout, RolloutSettings
+from mintjax.train.rollout_stats import RolloutStats
 from mintjax.train.text_table import News
 from mintjax.train.turn_keys import environment_seed, turn_keys
 from mintjax.types import Segment
@@ -174,6 +174,7 @@ def episodes(
     )
     # Each group's opening is run once.
     fed = int(played.opening.length[:: settings.group_size].sum())
+    steps = np.asarray(played.turns.sample.length).max(1)  # of the decoder, in each turn
     stats = RolloutStats(
         prefilled_tokens=fed + int(played.turns.news.length.sum()),
         shared_tokens=int(played.opening.length.sum()) - fed,
@@ -181,6 +182,8 @@ def episodes(
         cache_growths=0,
         capacity=row_capacity(state),
         cache_bytes=state.cache_bytes,
+        row_steps=int(steps.sum()) * state.length.size,
+        decode_calls=int((steps > 0).sum()),
     )
     return Rollout(recorded, stats, state)
 

@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
+from mintjax.cache import State
 from mintjax.loading import load_policy, load_tokenizer
 from mintjax.policy import Policy
 from mintjax.renderers import get_renderer
@@ -41,8 +43,8 @@ from mintjax.train.recognition import Maker
 from mintjax.train.resume import resume
 from mintjax.train.rollout import RolloutSettings, rollout
 from mintjax.train.rollout_metrics import rollout_metrics
+from mintjax.train.rollout_stats import RolloutStats, one_after_another
 from mintjax.train.run_directory import RunDirectory, open_run
-from mintjax.train.sampler import RolloutStats, one_after_another
 from mintjax.train.signals import StopRequest, stop_requests
 from mintjax.train.teacher import load_teacher
 from mintjax.train.transcripts import episode_rows, to_html
@@ -306,7 +308,7 @@ class _Loop:
             missing = sum(not signal for signal in compare(config, played).signal.values())
             if not missing:
                 break
-        metrics = rollout_metrics(episodes, one_after_another(stats), options.in_flight)
+        metrics = rollout_metrics(episodes, one_after_another(stats), self._side_by_side(False))
         metrics |= truncation_metrics(episodes, config.truncation)
         metrics |= {
             "data/position": float(position + groups),
@@ -328,7 +330,7 @@ class _Loop:
     ) -> list[Episode]:
         """Episodes of all tasks, as many groups side by side as may be in flight; what they cost is added to the stats."""
         options = self.config.rollout
-        size = self._side_by_side(greedy)
+        size = self._side_by_side(greedy) or len(tasks)
         settings = RolloutSettings(
             group_size=1 if greedy else options.group_size,
             max_tokens=options.max_tokens,
@@ -344,7 +346,10 @@ class _Loop:
             top_p=options.top_p,
             capacity=options.capacity,
             prompts=options.in_flight,
+            rows=options.rows,
+            slots=options.slots,
         )
+        walk = partial(self._walk, accumulation) if accumulation and options.rows else None
         episodes: list[Episode] = []
         for first in range(0, len(tasks), size):
             with self._phase(phase):
@@ -354,9 +359,10 @@ class _Loop:
                     played = jitted(policy, self.renderer, self.environment, *wave, **chance)
                 else:
                     played = rollout(
-                        policy, self.renderer, self.tokenizer, self.make, *wave, **chance
-                    )
-            if accumulation:
+                        policy, self.renderer, self.tokenizer, self.make, *wave, **chance,
+                        group_done=walk, between=self._heed_stop,
+                    )  # fmt: skip
+            if accumulation and not options.rows:
                 with self._phase("learn"):
                     accumulation.add(played.episodes, played.state)
             episodes += played.episodes
@@ -364,10 +370,26 @@ class _Loop:
             del played  # and with it the cache, before the next groups fill theirs
         return episodes
 
-    def _side_by_side(self, greedy: bool) -> int:
-        """How many groups are sampled at once; greedy ones are of one episode: as many as make up the rows of a step."""
+    def _side_by_side(self, greedy: bool) -> int | None:
+        """How many groups are sampled at once; greedy ones are of one episode: as many as make up the rows of a step.
+
+        None where rows refill: as many as there are.
+        """
         options = self.config.rollout
+        if options.rows:
+            return None
         return options.in_flight * (options.group_size if greedy else 1)
+
+    def _walk(
+        self, accumulation: Accumulation, episodes: list[Episode], state: State | None
+    ) -> None:
+        """Takes a group's gradient while others are sampled; the time is the gradient's, not the rollout's."""
+        self._heed_stop()
+        start = time.perf_counter()
+        accumulation.add(episodes, state)
+        seconds = time.perf_counter() - start
+        for phase, more in (("learn", seconds), ("rollout", -seconds)):
+            self.times[phase] = self.times.get(phase, 0.0) + more
 
     def _evaluate(self, step: int, policy: Policy) -> dict[str, float]:
         """Greedy episodes of the first tasks: as many as a step has episodes, so that nothing more is compiled."""
@@ -378,7 +400,13 @@ class _Loop:
         episodes = self._sample(policy, tasks, step, stats, phase="evaluation", greedy=True)
         metrics = rollout_metrics(episodes, one_after_another(stats), self._side_by_side(True))
         write_rows(self.directory.evaluation(step), episode_rows(step, episodes))
-        return {f"eval/greedy/{name}": value for name, value in metrics.items()}
+        # What depends on the time is no figure that a resumed run repeats, of an evaluation either.
+        return {
+            name.replace("perf/", "perf/eval/")
+            if name.startswith("perf/")
+            else f"eval/greedy/{name}": value
+            for name, value in metrics.items()
+        }
 
     def _write_episodes(self, step: int, episodes: list[Episode], advantages: Advantages) -> None:
         rows = episode_rows(step, episodes, advantages)
@@ -386,11 +414,15 @@ class _Loop:
         page = to_html(rows, adapt(self.tokenizer).decode, title=f"{self.config.name}, step {step}")
         write_atomic(self.directory.transcript(step), page)
 
+    def _heed_stop(self) -> None:
+        if self.stop:
+            raise _Stopped
+
     @contextmanager
     def _phase(self, name: str, *, stoppable: bool = True) -> Iterator[None]:
         """Times a phase and shows its name; a stop that was asked for is heard here."""
-        if stoppable and self.stop:
-            raise _Stopped
+        if stoppable:
+            self._heed_stop()
         self.reporter.phase(name)
         start = time.perf_counter()
         yield

@@ -1,7 +1,7 @@
 """The policies that a step compares its own with: the base model as a KL reference, and a teacher."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -76,6 +76,23 @@ class OtherPolicies:
                 self._from_teacher.append((batch.logprobs - logprobs)[batch.mask > 0])
                 found[i] = graded(batch, logprobs, self.teaching)
         return found
+
+    def nothing(self) -> "OtherPolicies":
+        """The same policies, of which nothing has been asked yet.
+
+        Example:
+            >>> part = others.nothing()
+        """
+        return replace(self, _from_base=[], _from_teacher=[])
+
+    def join(self, other: "OtherPolicies") -> None:
+        """Adds what others said of batches after these.
+
+        Example:
+            >>> others.join(part)
+        """
+        self._from_base += other._from_base
+        self._from_teacher += other._from_teacher
 
     def metrics(self) -> dict[str, float]:
         """Figures of all batches so far.

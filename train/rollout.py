@@ -2,52 +2,21 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from mintjax.cache import State
 from mintjax.policy import Policy
 from mintjax.renderers import Renderer
 from mintjax.renderers.tokenizer import adapt
-from mintjax.train.episode_rules import EpisodeRules
 from mintjax.train.hosted_episode import HostedEpisode
 from mintjax.train.recognition import Maker
-from mintjax.train.sampler import RolloutStats, Sampler
-from mintjax.train.turn_keys import environment_seed, turn_keys
-from mintjax.types import Episode
-
-_SEAT = 1 << 16  # members of one seat that there is room for in the key of a sample
-
-
-@dataclass(frozen=True, kw_only=True)
-class RolloutSettings(EpisodeRules):
-    """How episodes are sampled.
-
-    Attributes:
-        group_size: episodes started from each task; in a game, for each seat.
-        groups: how many tasks there are at most. Fewer are filled up with rows that do nothing, so that they need no
-            program of their own; 0 is as many as there are.
-    """
-
-    group_size: int
-    groups: int = 0
-
-
-class Rollout(NamedTuple):
-    """What a batch of conversations was, cost and left.
-
-    Attributes:
-        episodes: by group, seat and member.
-        stats: what they cost.
-        state: the cache, a row an episode, of exactly its tokens, and empty rows after them where there were fewer tasks
-            than ``settings.groups``; None where nothing was fed. What a group's episodes begin with is in its prefix.
-    """
-
-    episodes: list[Episode]
-    stats: RolloutStats
-    state: State | None
+from mintjax.train.refill import refill
+from mintjax.train.rollout_settings import Rollout, RolloutSettings
+from mintjax.train.sampler import Sampler
+from mintjax.train.scheduler import GroupDone
+from mintjax.train.turn_keys import drawn_as, environment_seed, turn_keys
 
 
 def rollout(
@@ -61,6 +30,8 @@ def rollout(
     seed: int,
     step: int = 0,
     first_group: int = 0,
+    group_done: GroupDone | None = None,
+    between: Callable[[], None] | None = None,
 ) -> Rollout:
     """`collect` for callers that are not asynchronous themselves; the arguments and results are the same.
 
@@ -78,6 +49,7 @@ def rollout(
             collect(
                 policy, renderer, tokenizer, make, tasks, settings,
                 seed=seed, step=step, first_group=first_group,
+                group_done=group_done, between=between,
             )
         )  # fmt: skip
     raise RuntimeError("rollout: an event loop is running here; await collect(...) instead.")
@@ -94,8 +66,12 @@ async def collect(
     seed: int,
     step: int = 0,
     first_group: int = 0,
+    group_done: GroupDone | None = None,
+    between: Callable[[], None] | None = None,
 ) -> Rollout:
-    """Sample ``group_size`` episodes of every task, all side by side.
+    """Sample ``group_size`` episodes of every task: all side by side, or in ``settings.rows`` rows that refill.
+
+    Rows that refill are :func:`mintjax.train.refill.refill`'s; what follows is about episodes side by side.
 
     Turn by turn, the new messages of all episodes are fed in one segment, the replies are decoded together, and all
     environments step at once. Rows stand in the order of group, seat and member, and the key of a sample comes from seed,
@@ -116,19 +92,30 @@ async def collect(
         seed: of the run.
         step: of the run; another step draws other samples.
         first_group: the number of the first task's group, where others of the step are sampled apart from these.
+        group_done: what :func:`mintjax.train.refill.refill` is to do with a group that has ended; with ``settings.rows``.
+        between: called before every turn; what it raises ends the rollout.
 
     Returns:
         The episodes, by group, seat and member, what they cost, and the cache that they left.
 
     Raises:
         EnvironmentContractError: where ``make`` is nothing that makes an environment.
-        ValueError: where there are more tasks than ``settings.groups``.
+        ValueError: where there are more tasks than ``settings.groups``, or ``group_done`` comes without rows that refill.
 
     Example:
         >>> episodes, *_ = await collect(policy, renderer, tokenizer, CountDown, [5, 7], settings, seed=0)
         >>> [(episode.group, episode.member) for episode in episodes]
         [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
+    if settings.rows:
+        return await refill(
+            policy, renderer, tokenizer, make, tasks, settings,
+            seed=seed, step=step, first_group=first_group, group_done=group_done, between=between,
+        )  # fmt: skip
+    if group_done is not None:
+        raise ValueError(
+            "group_done: expected None without settings.rows; the state that is returned has all groups."
+        )
     renderer = replace(renderer, tokenizer=adapt(tokenizer))
     groups = settings.groups or len(tasks)
     if len(tasks) > groups:
@@ -140,12 +127,14 @@ async def collect(
     groups_of, seat_of, member_of = np.unravel_index(
         np.arange(groups * seats * size), (groups, seats, size)
     )
-    drawn_as = seat_of * _SEAT + member_of
+    members = drawn_as(seat_of, member_of)
     idle = [()] * (groups_of.size - len(rows))
     sampler = Sampler(policy, renderer, groups_of.size, settings, fan=size)
     try:
         await asyncio.gather(*(row.open(environment_seed(seed, step, row.group)) for row in rows))
         while True:
+            if between is not None:
+                between()
             news = [row.render(renderer) for row in rows]
             for place, row in enumerate(rows):
                 new = news[place]
@@ -159,7 +148,7 @@ async def collect(
             if not any(news):
                 continue
             turns = np.array([row.turns for row in rows] + [0] * len(idle))
-            keys = turn_keys(np.uint32(seed), step, turns, first_group + groups_of, drawn_as)
+            keys = turn_keys(np.uint32(seed), step, turns, first_group + groups_of, members)
             fed = [() if new is None else new for new in news]
             replies = sampler.turn([*fed, *idle], keys)[: len(rows)]
             await asyncio.gather(

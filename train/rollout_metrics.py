@@ -5,13 +5,22 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from mintjax.train.sampler import RolloutStats
+from mintjax.train.rollout_stats import RolloutStats
 from mintjax.train.tool_calls import CALLS, FAILURES
 from mintjax.types import Episode
 
+_TIMED = (
+    "decode_calls",
+    "refills",
+    "prefix_hits",
+    "prefix_evictions",
+    "slots_used",
+    "held_bytes",
+)
+
 
 def rollout_metrics(
-    episodes: Sequence[Episode], stats: RolloutStats, groups_in_flight: int
+    episodes: Sequence[Episode], stats: RolloutStats, groups_in_flight: int | None
 ) -> dict[str, float]:
     """Figures of one batch of episodes.
 
@@ -21,7 +30,8 @@ def rollout_metrics(
     Args:
         episodes: a batch, at least one.
         stats: what it cost.
-        groups_in_flight: how many groups were sampled side by side at most.
+        groups_in_flight: how many groups were sampled side by side at most; None where that is no fixed number, since rows
+            refill.
 
     Returns:
         - ``reward``: mean over episodes of the sum of their turns' rewards; ``reward_std``: its sample deviation within a
@@ -37,6 +47,9 @@ def rollout_metrics(
         - ``env/<name>``: the environment's own figures, over the turns that have them.
         - ``rollout/prefilled_tokens``, ``shared_tokens``, ``sampled_tokens``, ``cache_growths``, ``capacity``;
           ``groups_in_flight``; and ``cache_bytes``, what keys and values of the groups in flight took at most.
+        - ``perf/rows_busy``, the share of rows that sampled a token over all steps of the decoder, ``perf/decode_calls``,
+          ``refills``, ``prefix_hits``, ``prefix_evictions``, ``slots_used`` and ``held_bytes``, as `RolloutStats` has
+          them: where rows refill, they depend on how fast environments answer.
 
     Example:
         >>> rollout_metrics(episodes, stats, groups_in_flight=8)["stop/finished"]
@@ -46,9 +59,22 @@ def rollout_metrics(
         **_reward_metrics(episodes),
         **_turn_metrics(episodes),
         **_environment_metrics(episodes),
-        **{f"rollout/{name}": float(value) for name, value in stats._asdict().items()},
-        "rollout/groups_in_flight": float(groups_in_flight),
+        **_cost_metrics(stats),
+        **(
+            {}
+            if groups_in_flight is None
+            else {"rollout/groups_in_flight": float(groups_in_flight)}
+        ),
     }
+
+
+def _cost_metrics(stats: RolloutStats) -> dict[str, float]:
+    """What the batch cost: what is the same in every run of it, and what depends on the time."""
+    metrics = {"perf/rows_busy": stats.rows_busy}
+    for name, value in stats._asdict().items():
+        if name != "row_steps":
+            metrics[f"{'perf' if name in _TIMED else 'rollout'}/{name}"] = float(value)
+    return metrics
 
 
 def _reward_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from mintjax.extension import extend
 from mintjax.generation import generate
 from mintjax.policy import Policy
 from mintjax.renderers import Renderer, to_segment
+from mintjax.train.rollout_stats import RolloutStats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,41 +57,6 @@ class Reply(NamedTuple):
     stop: Literal["stop", "length", "overflow"]
 
 
-class RolloutStats(NamedTuple):
-    """What a batch cost.
-
-    Attributes:
-        prefilled_tokens: tokens that were fed without being sampled; each is fed once, in the turn that brings it.
-        shared_tokens: tokens that were not fed at all, since another conversation began with the same ones.
-        sampled_tokens: tokens that were sampled.
-        cache_growths: how often the cache moved to a larger bucket.
-        capacity: tokens that a row of the cache has room for at the end, those that it shares with others included; 0
-            where nothing was fed.
-        cache_bytes: what keys and values of all rows take at the end.
-    """
-
-    prefilled_tokens: int
-    shared_tokens: int
-    sampled_tokens: int
-    cache_growths: int
-    capacity: int
-    cache_bytes: int
-
-
-def one_after_another(stats: Sequence[RolloutStats]) -> RolloutStats:
-    """What batches cost together whose caches were not held at once: counts add up, of sizes the largest tells.
-
-    Args:
-        stats: of each batch; at least one.
-
-    Example:
-        >>> one_after_another([first.stats, second.stats]).capacity
-        256
-    """
-    *counts, capacities, sizes = zip(*stats, strict=True)
-    return RolloutStats._make([*map(sum, counts), max(capacities), max(sizes)])
-
-
 class Sampler:
     """B conversations in one carried state; a row never sees its history again.
 
@@ -119,6 +85,7 @@ class Sampler:
         self._lengths = np.zeros(batch, np.int64)
         self._state: State | None = None
         self._prefilled = self._shared = self._sampled = self._growths = 0
+        self._steps = self._calls = 0
 
     @property
     def stats(self) -> RolloutStats:
@@ -127,8 +94,9 @@ class Sampler:
         if self._state is not None:
             capacity, size = row_capacity(self._state), self._state.cache_bytes
         return RolloutStats(
-            self._prefilled, self._shared, self._sampled, self._growths, capacity, size
-        )
+            self._prefilled, self._shared, self._sampled, self._growths, capacity, size,
+            row_steps=self._steps * len(self._lengths), decode_calls=self._calls,
+        )  # fmt: skip
 
     @property
     def state(self) -> State | None:
@@ -170,18 +138,18 @@ class Sampler:
             self._policy,
             state,
             keys,
-            self._params(budget),
+            decode_params(self._renderer, self._sampling, budget),
             buffer=state.capacity,  # room for any reply, whose program is then the same for every max_tokens
             stop_strings=self._renderer.stop_strings,
             decode_text=tokenizer.decode if tokenizer is not None else None,
             donate=True,
         )
         self._state = generated.state
+        self._steps += generated.steps
+        self._calls += 1
         replies: list[Reply | None] = [None] * len(news)
         for row in np.flatnonzero(budget):
-            stop = generated.stops[row]
-            if stop == "length" and budget[row] < self._sampling.max_tokens:
-                stop = "overflow"
+            stop = named_stop(generated.stops[row], int(budget[row]), self._sampling)
             replies[row] = Reply(generated.tokens[row], generated.logprobs[row], stop)
         sampled = np.array([len(ids) for ids in generated.tokens])
         self._lengths += fed + sampled
@@ -230,12 +198,37 @@ class Sampler:
         self._prefilled += sum(map(len, news))
         return extend(self._policy, to_segment(news), state, donate=True)
 
-    def _params(self, budget: Int[np.ndarray, " B"]) -> DecodeParams:
-        """The sampling as the decoder takes them."""
-        return DecodeParams(
-            temperature=jnp.float32(self._sampling.temperature),
-            top_k=jnp.int32(self._sampling.top_k),
-            top_p=jnp.float32(self._sampling.top_p),
-            stop_tokens=padded_stops(self._renderer.stop_tokens()),
-            max_tokens=jnp.asarray(budget, jnp.int32),
-        )
+
+def decode_params(
+    renderer: Renderer, sampling: Sampling, budget: Int[np.ndarray, " B"]
+) -> DecodeParams:
+    """The sampling as the decoder takes it.
+
+    Args:
+        renderer: says which tokens end a reply.
+        sampling: how replies are sampled.
+        budget: most tokens of each row's reply.
+
+    Example:
+        >>> decode_params(renderer, Sampling(max_tokens=8), np.array([8, 0])).max_tokens.tolist()
+        [8, 0]
+    """
+    return DecodeParams(
+        temperature=jnp.float32(sampling.temperature),
+        top_k=jnp.int32(sampling.top_k),
+        top_p=jnp.float32(sampling.top_p),
+        stop_tokens=padded_stops(renderer.stop_tokens()),
+        max_tokens=jnp.asarray(budget, jnp.int32),
+    )
+
+
+def named_stop(
+    stop: Literal["stop", "length"], budget: int, sampling: Sampling
+) -> Literal["stop", "length", "overflow"]:
+    """How a reply ended, as `Reply` names it: one that is cut after less than ``max_tokens`` was cut by the context.
+
+    Example:
+        >>> named_stop("length", 5, Sampling(max_tokens=8))
+        'overflow'
+    """
+    return "overflow" if stop == "length" and budget < sampling.max_tokens else stop

@@ -5,6 +5,18 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int, Integer, Key
 
+_SEAT = 1 << 16  # members of one seat that there is room for in the key of a sample
+
+
+def drawn_as(seat: Int[ArrayLike, "*B"], member: Int[ArrayLike, "*B"]) -> Int[np.ndarray, "*B"]:
+    """The number that stands for a seat's member in the key of a sample.
+
+    Example:
+        >>> drawn_as(np.array([0, 1]), np.array([3, 3])).tolist()
+        [3, 65539]
+    """
+    return np.asarray(seat) * _SEAT + np.asarray(member)
+
 
 def environment_seed(seed: int, step: int, group: int) -> int:
     """The seed that all environments of a group get.
@@ -39,7 +51,7 @@ def turn_keys(
         step: of the run.
         turns: replies that each episode has had.
         groups: number of each row's task.
-        members: number of each row's episode within its group, and of its seat.
+        members: what :func:`drawn_as` makes of each row's seat and of its number within the group.
 
     Returns:
         One typed key a row.

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int32
 from mintjax.attention import BLOCK
 from mintjax.cache import State, bucket, init_state, reserve, take_rows, truncate
 from mintjax.extension import TopLogprobs, extend, forward, forward_top
+from mintjax.held_caches import HeldCaches
 from mintjax.policy import Policy
 from mintjax.renderers import to_segment
 from mintjax.types import SamplingStats
@@ -46,12 +47,6 @@ class Conversation:
         """The same with a state that has gone on; what it went on by is for :meth:`LiveCaches.keep`."""
         return replace(self, state=state)
 
-    def common(self, ids: Int32[np.ndarray, " m"]) -> int:
-        """How many ids at the start are equal."""
-        size = min(len(self.ids), len(ids))
-        different = np.flatnonzero(self.ids[:size] != ids[:size])
-        return int(different[0]) if different.size else size
-
 
 class Scored(NamedTuple):
     """A prompt's log probabilities, nan at the first token, and, if asked for, the likeliest tokens at each place."""
@@ -74,9 +69,9 @@ class LiveCaches:
 
     def __init__(self, policy: Policy, limit: int) -> None:
         """Start with no conversation; ``limit`` is in bytes."""
-        self._policy, self._limit = policy, limit
-        self._entries: list[Conversation] = []  # the most recently used last
-        self._prefilled = self._reused = self._sampled = self._diverged = self._evicted = 0
+        self._policy = policy
+        self._held: HeldCaches[Conversation] = HeldCaches(limit)
+        self._prefilled = self._reused = self._sampled = self._diverged = 0
 
     @property
     def stats(self) -> SamplingStats:
@@ -86,10 +81,10 @@ class LiveCaches:
             reused=self._reused,
             sampled=self._sampled,
             diverged=self._diverged,
-            evicted=self._evicted,
-            entries=len(self._entries),
-            cache_bytes=sum(entry.bytes for entry in self._entries),
-            cache_bytes_limit=self._limit,
+            evicted=self._held.evicted,
+            entries=len(self._held),
+            cache_bytes=self._held.bytes,
+            cache_bytes_limit=self._held.limit,
         )
 
     def open(self, ids: Int32[np.ndarray, " n"], room: int) -> Conversation:
@@ -106,16 +101,16 @@ class LiveCaches:
         Raises:
             ContextOverflowError: where the model's context is too small.
         """
-        found = max(self._entries, key=lambda entry: entry.common(ids), default=None)
-        shared = 0 if found is None else found.common(ids)
-        if found is None or shared == 0:
+        match = self._held.find(ids)
+        if match is None:
             found = Conversation(ids[:0], np.zeros(0, bool), self._empty(len(ids) + room))
         else:
-            self._entries.remove(found)
-            if shared < len(found.ids):
+            found, shared = match.value, match.shared
+            if shared == len(found.ids):
+                self._held.take(found)
+            else:
                 if shared < len(ids) and found.sampled[shared]:
                     self._diverged += 1
-                self._entries.append(found)
                 found = _cut(found, shared, len(ids))
         state = self._reserved(found.state, len(ids) - len(found.ids) + room)
         return self._run(replace(found, state=state), ids)
@@ -163,12 +158,12 @@ class LiveCaches:
             ids=np.concatenate([conversation.ids, sampled]),
             sampled=np.concatenate([conversation.sampled, np.ones(len(sampled), bool)]),
         )
-        if any(entry.common(new.ids) == len(new.ids) for entry in self._entries):
+        match = self._held.find(new.ids)
+        if match is not None and match.shared == len(new.ids):
             return
-        self._entries = [e for e in self._entries if e.common(new.ids) < len(e.ids)] + [new]
-        while self._entries and sum(entry.bytes for entry in self._entries) > self._limit:
-            del self._entries[0]
-            self._evicted += 1
+        for start in self._held.starts(new.ids):
+            self._held.take(start)
+        self._held.hold(new)
 
     def _run(self, known: Conversation, ids: Int32[np.ndarray, " n"]) -> Conversation:
         """Feed what a conversation lacks of a prompt."""

@@ -62,10 +62,11 @@ def parts():
     return tiny_parts()
 
 
-def config_of(plan, in_flight=0, **changes):
+def config_of(plan, in_flight=0, rows=0, **changes):
+    rollout = {"groups": GROUPS, "group_size": SIZE, "max_tokens": 12}
     return tiny_config(
         "unused", "unused",
-        rollout={"groups": GROUPS, "group_size": SIZE, "max_tokens": 12, "groups_in_flight": in_flight},
+        rollout=rollout | {"groups_in_flight": in_flight, "rows": rows},
         gradients={"plan": plan, "segment": 32, "rows": 3},
         **{"advantage": {"type": "group_mean"}, **changes},
     )  # fmt: skip
@@ -327,6 +328,57 @@ def test_no_cache_outlives_its_groups(tmp_path, parts, monkeypatch, plan):
     for row in read_metrics(tmp_path / plan / "metrics.jsonl"):
         assert row["rollout/groups_in_flight"] == 1
         assert row["rollout/cache_bytes"] == max(sizes)
+
+
+ROWS = 4
+
+
+@pytest.mark.parametrize("slots", [1, 6])
+def test_rows_that_refill_have_the_gradient_of_the_batch(parts, played, slots):
+    policy, tokenizer = parts
+    whole = played[GROUPS][0].episodes
+    config = config_of("reverse_only", rows=ROWS)
+    accumulation = Accumulation(config, descended(parts))
+    order = []
+
+    def add(episodes, state):
+        order.append(episodes[0].group)
+        assert state.prefix.length.size == 1, "a group's prompt is walked once"
+        accumulation.add(episodes, state)
+
+    settings = RolloutSettings(
+        group_size=SIZE, max_turns=4, max_tokens=12, capacity=128, rows=ROWS, slots=slots
+    )
+    got = rollout(
+        policy, get_renderer("chatml"), tokenizer, Letters, TASKS, settings,
+        seed=3, step=2, group_done=add,
+    )  # fmt: skip
+    assert sorted(order) == list(range(GROUPS))
+    assert [e.tokens.tolist() for e in got.episodes] == [e.tokens.tolist() for e in whole]
+    assert 1 <= got.stats.slots_used <= slots
+    row = got.stats.cache_bytes // ROWS
+    assert row * got.stats.slots_used < got.stats.held_bytes <= row * (slots + settings.prefixes)
+    learned = accumulation.finish()
+    packed = learn(config_of("packed"), descended(parts), whole)
+    assert relative_difference(gradient(parts, learned), gradient(parts, packed)) < PLANS
+    assert learned.advantages.signal == packed.advantages.signal
+
+
+def test_the_order_in_which_groups_end_changes_no_digit(parts, played):
+    def learned(order):
+        accumulation = Accumulation(config_of("reverse_only", 1), descended(parts))
+        for wave in order:
+            accumulation.add(*played[1][wave][::2])
+        return accumulation.finish()
+
+    want, got = learned([0, 1, 2, 3, 4]), learned([3, 1, 4, 0, 2])
+    same = jax.tree.map(
+        lambda a, b: bool((a == b).all()), gradient(parts, got), gradient(parts, want)
+    )
+    assert all(jax.tree.leaves(same))
+    assert got.metrics == want.metrics
+    for a, b in zip(got.advantages.values, want.advantages.values, strict=True):
+        assert a.tolist() == b.tolist()
 
 
 @dataclass

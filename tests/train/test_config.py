@@ -145,6 +145,8 @@ def test_a_size_is_not_a_truth_value(write):
             "rollout.groups_in_flight=9",
             r"rollout.groups_in_flight: expected from 0 .* to 8 \(.*, got 9",
         ),
+        ("rollout.rows=99", r"rollout.rows: expected from 0 .* to 32 \(.*, got 99"),
+        ("rollout.slots=2", "rollout.slots: expected 0 without rollout.rows: .*, got 2"),
         (
             "rollout.max_episode_tokens=-1",
             "rollout.max_episode_tokens: expected at least 0, got -1",
@@ -193,6 +195,31 @@ def test_a_bad_override_is_one_error_that_names_the_field(write, override, messa
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(write(MINIMAL), [override])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["rows=8", "where=jit"], 'rollout.rows: expected 0 with rollout.where "jit", .*, got 8'),
+        (
+            ["rows=8", "groups_in_flight=2"],
+            "rollout.groups_in_flight: expected 0 with rollout.rows, .*, got 2",
+        ),
+        (
+            ["slots=1", "rows=1"],
+            "rollout.rows: expected rows and slots for a whole group of 4 .* got 2",
+        ),
+    ],
+)
+def test_rows_that_cannot_refill_are_refused(write, overrides, message):
+    given = [f"rollout.{override}" for override in overrides]
+    with pytest.raises(ConfigError, match=message):
+        load_config(write(MINIMAL), given)
+    packed = ["rollout.rows=8", "rollout.slots=4", "gradients.plan=packed"]
+    with pytest.raises(ConfigError, match=r"rollout\.slots: expected 0 unless gradients"):
+        load_config(write(MINIMAL), packed)
+    rollout = load_config(write(MINIMAL), packed[:2]).rollout
+    assert (rollout.groups_together, rollout.cache_rows) == (1, 8 + 4 + 8 // 4 + 2)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from mintjax.train.rollout_metrics import rollout_metrics
-from mintjax.train.sampler import RolloutStats, one_after_another
+from mintjax.train.rollout_stats import RolloutStats, one_after_another
 
 TOLERANCE = 1e-12
 STATS = RolloutStats(
@@ -13,6 +13,13 @@ STATS = RolloutStats(
     cache_growths=1,
     capacity=128,
     cache_bytes=4096,
+    row_steps=25,
+    decode_calls=3,
+    refills=2,
+    prefix_hits=4,
+    prefix_evictions=1,
+    slots_used=5,
+    held_bytes=512,
 )
 
 
@@ -54,6 +61,13 @@ def test_figures_counted_by_hand(make_episode):
             "rollout/capacity": 128,
             "rollout/cache_bytes": 4096,
             "rollout/groups_in_flight": 2,
+            "perf/rows_busy": 20 / 25,
+            "perf/decode_calls": 3,
+            "perf/refills": 2,
+            "perf/prefix_hits": 4,
+            "perf/prefix_evictions": 1,
+            "perf/slots_used": 5,
+            "perf/held_bytes": 512,
         },
         abs=TOLERANCE,
     )
@@ -92,9 +106,12 @@ def test_figures_of_nothing_are_left_out(make_episode):
     nothing = rollout_metrics(episodes[:1], STATS, 2)
     assert not [name for name in nothing if name.startswith("completions/")]
     assert nothing["stop/error"] == 1
+    never = rollout_metrics(episodes, STATS._replace(row_steps=0), None)
+    assert never["perf/rows_busy"] == 0 and "rollout/groups_in_flight" not in never
 
 
 def test_counts_add_up_and_the_largest_cache_tells():
-    smaller = RolloutStats(1, 2, 3, 0, 64, 2048)
-    assert one_after_another([STATS, smaller]) == RolloutStats(31, 12, 23, 1, 128, 4096)
+    smaller = RolloutStats(1, 2, 3, 0, 64, 2048, 10, 1, 0, 0, 0, 7, 100)
+    added = RolloutStats(31, 12, 23, 1, 128, 4096, 35, 4, 2, 4, 1, 7, 512)
+    assert one_after_another([STATS, smaller]) == added
     assert one_after_another([smaller]) == smaller
