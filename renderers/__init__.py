@@ -10,6 +10,7 @@ from mintjax.renderers.parsed import Parsed
 from mintjax.renderers.pieces import Source
 from mintjax.renderers.reading import Attempt
 from mintjax.renderers.registry import (
+    AnyRenderer,
     get_renderer,
     recommended_renderer,
     register_renderer,
@@ -22,6 +23,7 @@ from mintjax.renderers.streaming import Delta, Stream
 from mintjax.renderers.supervised import TrainOnWhat
 
 __all__ = [
+    "AnyRenderer",
     "Attempt",
     "Cursor",
     "Delta",

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import re
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 from mintjax.renderers.errors import RenderError
@@ -10,6 +11,8 @@ from mintjax.renderers.format import Format
 from mintjax.renderers.hf_template import TemplateRenderer
 from mintjax.renderers.renderer import Renderer
 from mintjax.renderers.tokenizer import adapt
+
+AnyRenderer = Renderer | TemplateRenderer
 
 # Name: file in families/ and class in it. A family is imported when it is asked for.
 _FAMILIES = {
@@ -127,7 +130,7 @@ def get_renderer(
     *,
     history: Literal["template", "keep"] = "template",
     date: str | None = None,
-) -> Renderer | TemplateRenderer:
+) -> AnyRenderer:
     """The renderer of a chat format.
 
     Args:
@@ -181,3 +184,27 @@ def _built_in(name: str) -> Format:
     """The format of one of this package's own families."""
     file, family = _FAMILIES[name]
     return getattr(importlib.import_module(f"mintjax.renderers.families.{file}"), family)()
+
+
+def with_tokenizer(renderer: AnyRenderer, tokenizer: Any) -> AnyRenderer:
+    """A renderer bound to a tokenizer.
+
+    Args:
+        renderer: of any kind; ``"hf_template"`` has the tokenizer whose template it renders with, and stays as it is.
+        tokenizer: as for `get_renderer`.
+
+    Raises:
+        RenderError: where ``"hf_template"`` has another tokenizer.
+
+    Example:
+        >>> with_tokenizer(get_renderer("smollm2"), tokenizer).stop_tokens()
+        (2,)
+    """
+    view = adapt(tokenizer)
+    if isinstance(renderer, Renderer):
+        return replace(renderer, tokenizer=view)
+    if renderer.tokenizer.fingerprint != view.fingerprint:
+        raise RenderError(
+            "tokenizer: expected the one that 'hf_template' was made with, got another; pass the same to both"
+        )
+    return renderer

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from mintjax.renderers import get_renderer
-from mintjax.train.config import EnvironmentConfig, RolloutConfig
+from mintjax.train.config import EnvironmentConfig
+from mintjax.train.config_rollout import RolloutConfig
 from mintjax.train.config_schema import fields_of
 from mintjax.train.self_play import seat_environments
 from tests.layout import ROOT

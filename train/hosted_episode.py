@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from mintjax.renderers import Rendered, Renderer
+from mintjax.renderers import AnyRenderer, Rendered
 from mintjax.train.environment import AssistantMessage, EnvironmentSession, Step, Waiting
 from mintjax.train.episode_rules import EpisodeRules
 from mintjax.train.sampler import Reply
@@ -73,7 +73,7 @@ class HostedEpisode:
             self._deadline = time.monotonic() + self.rules.episode_timeout
         self._take(await self._within("reset", self.session.reset(self.task, seed)))
 
-    def render(self, renderer: Renderer) -> Rendered | None:
+    def render(self, renderer: AnyRenderer) -> Rendered | None:
         """The new messages, rendered after all before them.
 
         None where the episode has ended, or fails here; and where it waits for another episode, so that it has no
@@ -98,7 +98,7 @@ class HostedEpisode:
         return news
 
     async def answer(
-        self, news: Rendered, reply: Reply, renderer: Renderer, temperature: float
+        self, news: Rendered, reply: Reply, renderer: AnyRenderer, temperature: float
     ) -> None:
         """Hands a reply to the environment and records the turn.
 
@@ -172,7 +172,7 @@ class HostedEpisode:
             tuple(self._turns), self.group, self.member, reason, error, version, self.seat
         )
 
-    def _read(self, reply: Reply, renderer: Renderer) -> tuple[Message, str | None]:
+    def _read(self, reply: Reply, renderer: AnyRenderer) -> tuple[Message, str | None]:
         """What a reply says, and why a tool call in it cannot be read."""
         try:
             parsed = renderer.parse(reply.ids, tools=self.session.tools or None)

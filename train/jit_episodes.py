@@ -28,8 +28,9 @@ from mintjax.decoding import DecodeParams, decode, padded_stops
 from mintjax.extension import extend
 from mintjax.models.config import ModelConfig
 from mintjax.policy import Policy
-from mintjax.renderers import Renderer
-from mintjax.train.config import ConfigError, RolloutConfig, TrainConfig
+from mintjax.renderers import AnyRenderer, Renderer
+from mintjax.train.config import ConfigError, TrainConfig
+from mintjax.train.config_rollout import RolloutConfig
 from mintjax.train.episode_rules import EpisodeRules
 from mintjax.train.pure_environment import PureEnvironment
 from mintjax.train.pure_record import Played, TurnRecord, record_episodes
@@ -60,7 +61,7 @@ class _Chance(NamedTuple):
 
 
 def pure_environment(
-    config: TrainConfig, model: ModelConfig, renderer: Renderer
+    config: TrainConfig, model: ModelConfig, renderer: AnyRenderer
 ) -> PureEnvironment | None:
     """The environment of a run whose episodes run inside jit; None where they run on the host.
 
@@ -82,6 +83,11 @@ def pure_environment(
     """
     if config.rollout.where == "host":
         return None
+    if not isinstance(renderer, Renderer):
+        raise ConfigError(
+            f"renderer: expected a chat format of mintjax's own with rollout.where=jit, got {renderer.name!r}, whose template "
+            f"has to write the whole conversation every turn; take rollout.where=host"
+        )
     environment = config.environment.pure(renderer)
     kind = type(config.environment)
     if environment is None:

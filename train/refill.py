@@ -1,12 +1,11 @@
 """Sampling many episodes in few rows: a row whose episode ends takes the next one, and no row waits for another's environment."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from mintjax.policy import Policy
-from mintjax.renderers import Renderer
-from mintjax.renderers.tokenizer import adapt
+from mintjax.renderers import AnyRenderer
+from mintjax.renderers.registry import with_tokenizer
 from mintjax.train.environment import EnvironmentContractError, EnvironmentSession
 from mintjax.train.recognition import Maker
 from mintjax.train.rollout_settings import Rollout, RolloutSettings
@@ -16,7 +15,7 @@ from mintjax.train.scheduler import GroupDone, Scheduler, Table
 
 async def refill(
     policy: Policy,
-    renderer: Renderer,
+    renderer: AnyRenderer,
     tokenizer: Any,
     make: Maker | Callable[..., Any],
     tasks: Sequence[Any],
@@ -66,7 +65,7 @@ async def refill(
     """
     if settings.rows < 1:
         raise ValueError(f"rows: expected at least 1, came {settings.rows}.")
-    renderer = replace(renderer, tokenizer=adapt(tokenizer))
+    renderer = with_tokenizer(renderer, tokenizer)
     tables = [
         Table(group, member, task)
         for group, task in enumerate(tasks, first_group)

@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from mintjax.policy import Policy
-from mintjax.renderers import Renderer
-from mintjax.renderers.tokenizer import adapt
+from mintjax.renderers import AnyRenderer
+from mintjax.renderers.registry import with_tokenizer
 from mintjax.train.hosted_episode import HostedEpisode
 from mintjax.train.recognition import Maker
 from mintjax.train.refill import refill
@@ -21,7 +20,7 @@ from mintjax.train.turn_keys import drawn_as, environment_seed, turn_keys
 
 def rollout(
     policy: Policy,
-    renderer: Renderer,
+    renderer: AnyRenderer,
     tokenizer: Any,
     make: Maker | Callable[..., Any],
     tasks: Sequence[Any],
@@ -57,7 +56,7 @@ def rollout(
 
 async def collect(
     policy: Policy,
-    renderer: Renderer,
+    renderer: AnyRenderer,
     tokenizer: Any,
     make: Maker | Callable[..., Any],
     tasks: Sequence[Any],
@@ -116,7 +115,7 @@ async def collect(
         raise ValueError(
             "group_done: expected None without settings.rows; the state that is returned has all groups."
         )
-    renderer = replace(renderer, tokenizer=adapt(tokenizer))
+    renderer = with_tokenizer(renderer, tokenizer)
     groups = settings.groups or len(tasks)
     if len(tasks) > groups:
         raise ValueError(f"tasks: expected at most {groups} (settings.groups), came {len(tasks)}.")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mintjax.cache import State
-from mintjax.train.config import prefixes_of
+from mintjax.train.config_rollout import prefixes_of
 from mintjax.train.episode_rules import EpisodeRules
 from mintjax.train.rollout_stats import RolloutStats
 from mintjax.types import Episode

@@ -24,7 +24,7 @@ from mintjax.extension import extend
 from mintjax.generation import Draft, draw
 from mintjax.held_caches import HeldCaches
 from mintjax.policy import Policy
-from mintjax.renderers import Renderer, to_segment
+from mintjax.renderers import AnyRenderer, to_segment
 from mintjax.renderers.segments import bucket as segment_size
 from mintjax.row_extension import extend_rows, put_row
 from mintjax.train.rollout_stats import RolloutStats
@@ -68,7 +68,7 @@ class RowPool:
     """
 
     def __init__(
-        self, policy: Policy, renderer: Renderer, rows: int, sampling: Sampling, *, prefixes: int
+        self, policy: Policy, renderer: AnyRenderer, rows: int, sampling: Sampling, *, prefixes: int
     ) -> None:
         """Start without a conversation.
 

@@ -13,7 +13,7 @@ from mintjax.decoding import DecodeParams, padded_stops
 from mintjax.extension import extend
 from mintjax.generation import generate
 from mintjax.policy import Policy
-from mintjax.renderers import Renderer, to_segment
+from mintjax.renderers import AnyRenderer, to_segment
 from mintjax.train.rollout_stats import RolloutStats
 
 
@@ -68,7 +68,7 @@ class Sampler:
     """
 
     def __init__(
-        self, policy: Policy, renderer: Renderer, batch: int, sampling: Sampling, *, fan: int = 1
+        self, policy: Policy, renderer: AnyRenderer, batch: int, sampling: Sampling, *, fan: int = 1
     ) -> None:
         """Start empty conversations.
 
@@ -200,7 +200,7 @@ class Sampler:
 
 
 def decode_params(
-    renderer: Renderer, sampling: Sampling, budget: Int[np.ndarray, " B"]
+    renderer: AnyRenderer, sampling: Sampling, budget: Int[np.ndarray, " B"]
 ) -> DecodeParams:
     """The sampling as the decoder takes it.
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from mintjax.cache import State
-from mintjax.renderers import Rendered, Renderer
+from mintjax.renderers import AnyRenderer, Rendered
 from mintjax.train.environment import EnvironmentSession
 from mintjax.train.hosted_episode import HostedEpisode
 from mintjax.train.rollout_settings import RolloutSettings
@@ -87,7 +87,7 @@ class Scheduler:
     """
 
     pool: RowPool
-    renderer: Renderer
+    renderer: AnyRenderer
     sessions: Callable[[], list[EnvironmentSession]]
     settings: RolloutSettings
     seed: int

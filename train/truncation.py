@@ -8,7 +8,7 @@ overlong punishment").
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mintjax.train.config import TruncationConfig
+from mintjax.train.config_rollout import TruncationConfig
 from mintjax.types import Episode
 
 

@@ -63,7 +63,8 @@ def test_reference_is_the_base_model_alone(kind):
 )
 def test_gradient_of_a_kl_loss_is_the_slope_of_its_formula(estimator, plan):
     with jax.enable_x64(True):
-        policy, batch = tiny_policy(np.float64), random_batch([40, 33], 40, dtype=np.float64)
+        policy = tiny_policy(np.float64, config=ONE_LAYER)
+        batch = random_batch([40, 33], 40, dtype=np.float64)
         batch = compared(policy, batch)
         loss = WithKl(ImportanceSampling(), 0.3, estimator)
         grads, found = gradients(policy, batch, loss, plan)
@@ -210,7 +211,6 @@ def test_another_plan_and_other_micro_batches_change_nothing(kind, make_episode,
         return grads_of(config, policy, episodes, seen, teacher, waves)
 
     want = found("packed", 6)
-    assert relative_difference(found("segments", 2), want) < CUT
     waves = [episodes[:2], episodes[2:4], episodes[4:]]
     assert relative_difference(found("reverse_only", 2, waves=waves), want) < CUT
 

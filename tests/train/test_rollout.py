@@ -322,3 +322,25 @@ def test_a_running_loop_awaits_collect(policy, tokenizer):
 
     episodes, *_ = asyncio.run(inside())
     assert streams(episodes) == streams(play(policy, tokenizer, uneven())[0])
+
+
+CHATML_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_a_tokenizers_own_template_plays_as_the_format_that_it_writes(policy, tokenizer):
+    import transformers
+
+    own = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, chat_template=CHATML_TEMPLATE, eos_token="<|im_end|>"
+    )
+    found, wanted = (
+        rollout(
+            policy, renderer, own, lambda: Script("hello there"), [0], SETTINGS, seed=0
+        ).episodes
+        for renderer in (get_renderer("hf_template", own), get_renderer("chatml", own))
+    )
+    assert [list(one.tokens) for one in found] == [list(one.tokens) for one in wanted]
+    assert [one.stop_reason for one in found] == ["finished", "finished"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mintjax.train.advantages import group_advantages
-from mintjax.train.config import TruncationConfig
+from mintjax.train.config_rollout import TruncationConfig
 from mintjax.train.estimators import GroupMean
 from mintjax.train.truncation import overlong_penalty, shaped, truncated, truncation_metrics
 
