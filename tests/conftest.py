@@ -1,10 +1,12 @@
 """What holds for every test: the CPU backend, no network for models' hubs, kept compilations, checked shapes."""
 
+import gc
 import os
 from pathlib import Path
 
 import hypothesis
 import jaxtyping
+import pytest
 
 from tests.layout import modules
 
@@ -22,6 +24,22 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # examples, so no example has a deadline.
 hypothesis.settings.register_profile("tests", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("tests")
+
+
+# A process may have 65,530 memory maps on Linux, of which a compiled program takes six and more: past that XLA crashes.
+_MOST_MAPS = 20_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs():
+    """Lets go of compiled programs between two modules, where there are many; the cache on the disk has them still."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > _MOST_MAPS:
+        import jax
+
+        jax.clear_caches()
+        gc.collect()
 
 
 def _annotates_shapes(file: Path) -> bool:

@@ -138,7 +138,9 @@ def test_groups_in_flight_change_no_token(played):
 
 
 @pytest.mark.parametrize("normaliser", NORMALISERS)
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    "loss", [pytest.param(x, marks=[pytest.mark.wide] * (x != "ppo")) for x in LOSSES]
+)
 def test_the_gradient_is_that_of_the_whole_batch(parts, played, normaliser, loss):
     changes = {"normaliser": normaliser, "loss": {"type": loss}}
     episodes = played[GROUPS][0].episodes

@@ -81,7 +81,10 @@ def change(state, parts):
     "gradients",
     [
         {"rows": 1, "row_tokens": 96},
-        {"rows": 1, "packing": False, "plan": "segments", "segment": 32},
+        pytest.param(
+            {"rows": 1, "packing": False, "plan": "segments", "segment": 32},
+            marks=pytest.mark.wide,
+        ),
     ],
     ids=["packed, other rows", "apart, segments"],
 )

@@ -116,7 +116,14 @@ def test_gradient_is_the_slope_of_the_formula(case):
     assert metrics["logps/rejected"] == pytest.approx(sums[:, 1, 0].mean(), rel=1e-5)
 
 
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "packed"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(name, marks=[pytest.mark.wide] * (name == "apart, segments"))
+        for name in LAYOUTS
+        if name != "packed"
+    ],
+)
 def test_the_layout_changes_nothing(case, layout):
     policy, want, value, metrics = case
     grads, found, figures = total(policy, layout)

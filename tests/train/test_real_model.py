@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 import mintjax
 from mintjax.renderers import get_renderer
@@ -17,6 +18,7 @@ MAXIMUM, MEAN = 1e-4, 3e-6
 NAME = "smollm2-135m-instruct"
 
 
+@pytest.mark.wide  # compiling it takes three minutes, and the tiny models are held to a tenth of it
 @jax.default_matmul_precision("highest")
 def test_sampled_logprobs_are_the_trainers():
     policy, tokenizer = mintjax.load_policy(NAME), mintjax.load_tokenizer(NAME)

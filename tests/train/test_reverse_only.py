@@ -26,7 +26,11 @@ def played(policy, batch):
     return fed(policy, state, batch, [turn - 4 * np.arange(3) for turn in (25, 50, 40)])
 
 
-@pytest.fixture(scope="module", params=[np.float32, np.float64], ids=["f32", "f64"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(np.float32, marks=pytest.mark.wide), np.float64],
+    ids=["f32", "f64"],
+)
 def case(request):
     dtype = request.param
     with jax.enable_x64(dtype == np.float64):
