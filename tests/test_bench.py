@@ -129,7 +129,13 @@ def test_the_promised_names_are_there_and_those_that_take_minutes_are_asked_for(
     assert BENCHMARKS["long_episode_memory"].by_name
 
 
-@pytest.mark.parametrize("name", TINY)
+# Of each theme the one that compiles least; the others are of the wide matrix.
+QUICK = {"segments_vs_packed_time", "rollout_vs_reprefill_8", "group_sharing_prefill"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.wide] * (name not in QUICK)) for name in TINY]
+)
 def test_a_benchmark_measures(name):
     row = BENCHMARKS[name].run(1, TINY[name])
     assert row.ours > 0 and row.other > 0
