@@ -21,6 +21,20 @@ def prefixes_of(rows: int, group_size: int) -> int:
     return 2 + (rows // group_size if group_size > 1 else 0)
 
 
+def longest_conversation(context: int, max_episode_tokens: int) -> int:
+    """Most tokens of a conversation, both sides together.
+
+    Args:
+        context: of the model.
+        max_episode_tokens: the run's own limit; 0 is none.
+
+    Example:
+        >>> longest_conversation(8192, 0), longest_conversation(8192, 1000)
+        (8192, 1000)
+    """
+    return min(context, max_episode_tokens or context)
+
+
 @dataclass(frozen=True)
 class RolloutConfig:
     """How episodes are sampled."""

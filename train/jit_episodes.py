@@ -30,7 +30,7 @@ from mintjax.models.config import ModelConfig
 from mintjax.policy import Policy
 from mintjax.renderers import AnyRenderer, Renderer
 from mintjax.train.config import ConfigError, TrainConfig
-from mintjax.train.config_rollout import RolloutConfig
+from mintjax.train.config_rollout import RolloutConfig, longest_conversation
 from mintjax.train.episode_rules import EpisodeRules
 from mintjax.train.pure_environment import PureEnvironment
 from mintjax.train.pure_record import Played, TurnRecord, record_episodes
@@ -207,7 +207,7 @@ def _own_capacity(
     texts, turns = environment.texts, min(rules.max_turns, environment.turns)
     opening, answer = int(texts.opening_lengths.max()), int(texts.answer_lengths.max())
     own = turns * rules.max_tokens + (turns - 1) * answer
-    most = min(config.context, rules.max_episode_tokens or config.context)
+    most = longest_conversation(config.context, rules.max_episode_tokens)
     if opening + own > most:
         raise ContextOverflowError(
             f"an episode has at most {most} tokens (the context of {config.name}, or rollout.max_episode_tokens), and may "

@@ -11,6 +11,7 @@ from mintjax.policy import Policy
 from mintjax.train.batches import padded_length
 from mintjax.train.byte_sizes import show_bytes
 from mintjax.train.config import GradientConfig, TrainConfig
+from mintjax.train.config_rollout import longest_conversation
 from mintjax.train.plan import Plan
 from mintjax.train.plan_memory import PlanMemory, Shapes, plan_memory, token_bytes
 
@@ -168,7 +169,7 @@ def longest_row(config: TrainConfig, model: ModelConfig) -> int:
         192
     """
     rollout = config.rollout
-    most = min(rollout.max_episode_tokens or model.context, model.context)
+    most = longest_conversation(model.context, rollout.max_episode_tokens)
     return min(rollout.capacity or rollout.max_turns * rollout.max_tokens, most)
 
 

@@ -112,9 +112,9 @@ class RowPool:
         return sum(draft.left > 0 for draft in self._drafts)
 
     def room(self, row: int | None, news: Sequence[int]) -> int:
-        """How many tokens a row, or a new conversation, can sample after ``news``; below 1 where the context is full."""
+        """How many tokens a row, or a new conversation, can sample after ``news``; below 1 where it does not hold them."""
         held = 0 if row is None else int(self._lengths[row])
-        return self._policy.config.context - held - len(news)
+        return self._sampling.most(self._policy.config) - held - len(news)
 
     def begin(self, row: int, ids: Sequence[int]) -> None:
         """Begins a conversation in a row, in the place of the one that was there, and its first reply.
@@ -238,7 +238,8 @@ class RowPool:
         for row, ids in news.items():
             if (room := self.room(row, ids)) < 1:
                 raise ContextOverflowError(
-                    f"{config.name} has a context of {config.context} tokens; row {row} holds {self._lengths[row]}, and "
+                    f"a conversation has at most {self._sampling.most(config)} tokens (the context of {config.name}, or "
+                    f"rollout.max_episode_tokens); row {row} holds {self._lengths[row]}, and "
                     f"{len(ids)} more leave none to sample. Ask for `room` first"
                 )
             need = max(need, int(self._lengths[row]) + len(ids) + min(room, most))

@@ -12,8 +12,10 @@ from mintjax.cache import State, bucket, fork, init_state, reserve, row_capacity
 from mintjax.decoding import DecodeParams, padded_stops
 from mintjax.extension import extend
 from mintjax.generation import generate
+from mintjax.models.config import ModelConfig
 from mintjax.policy import Policy
 from mintjax.renderers import AnyRenderer, to_segment
+from mintjax.train.config_rollout import longest_conversation
 from mintjax.train.rollout_stats import RolloutStats
 
 
@@ -40,6 +42,10 @@ class Sampling:
     capacity: int = 0
     max_episode_tokens: int = 0
     prompts: int = 0
+
+    def most(self, config: ModelConfig) -> int:
+        """Most tokens of a conversation with a model."""
+        return longest_conversation(config.context, self.max_episode_tokens)
 
 
 class Reply(NamedTuple):
@@ -105,9 +111,7 @@ class Sampler:
 
     def room(self, row: int, news: Sequence[int]) -> int:
         """How many tokens the row can sample after ``news``; below 1 where a conversation does not hold them."""
-        context = self._policy.config.context
-        most = min(context, self._sampling.max_episode_tokens or context)
-        return most - int(self._lengths[row]) - len(news)
+        return self._sampling.most(self._policy.config) - int(self._lengths[row]) - len(news)
 
     def turn(self, news: Sequence[Sequence[int]], keys: Key[Array, " B"]) -> list[Reply | None]:
         """Feed every row its new tokens and sample its reply.
@@ -225,7 +229,7 @@ def decode_params(
 def named_stop(
     stop: Literal["stop", "length"], budget: int, sampling: Sampling
 ) -> Literal["stop", "length", "overflow"]:
-    """How a reply ended, as `Reply` names it: one that is cut after less than ``max_tokens`` was cut by the context.
+    """How a reply ended, as `Reply` names it: one that is cut after less than ``max_tokens`` was cut by `Sampling.most`.
 
     Example:
         >>> named_stop("length", 5, Sampling(max_tokens=8))

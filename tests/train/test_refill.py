@@ -128,6 +128,14 @@ def test_stop_strings_end_replies_in_rows_too(policy, tokenizer):
     assert_same(got.episodes, want.episodes)
 
 
+def test_a_limit_on_tokens_cuts_replies_in_rows_too(policy, tokenizer):
+    limited = replace(SETTINGS, max_episode_tokens=110)
+    want = play(policy, tokenizer, limited)
+    cut = [t for e in want.episodes for t in e.turns if t.decode_stop == "overflow"]
+    assert cut, "the test needs replies that the limit cuts"
+    assert_same(play(policy, tokenizer, replace(limited, rows=4)).episodes, want.episodes)
+
+
 class Told(Uneven):
     """The task is the prompt."""
 
@@ -165,7 +173,9 @@ def test_a_full_context_ends_its_episode_alone(policy, tokenizer):
     stops = {turn.decode_stop for episode in got.episodes for turn in episode.turns}
     assert "overflow" in stops, "the test needs a reply that the context cuts"
     pool = RowPool(policy, get_renderer("chatml", tokenizer), 4, SETTINGS, prefixes=2)
-    with pytest.raises(ContextOverflowError, match="context of 256 tokens; row 0 holds 0, and 256"):
+    with pytest.raises(
+        ContextOverflowError, match=r"at most 256 tokens .*; row 0 holds 0, and 256"
+    ):
         pool.begin(0, [1] * 256)
 
 
