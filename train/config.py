@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mintjax.renderers import Renderer
 from mintjax.train.byte_sizes import parse_bytes
-from mintjax.train.config_checks import ConfigError, require
+from mintjax.train.config_checks import ConfigError, check_run, require
 from mintjax.train.config_kinds import Kind, Kinds, kind_name, registering
 from mintjax.train.config_references import KlConfig, TeacherConfig
 from mintjax.train.config_rollout import RolloutConfig, TruncationConfig
@@ -257,10 +257,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Check the fields that no section checks."""
-        plain = self.name not in ("", ".", "..") and not set(self.name) & set("/\\")
-        require(plain, "name", "a directory name without slashes", self.name)
-        require(self.steps >= 1, "steps", "at least 1", self.steps)
-        require(0 <= self.seed < 2**32, "seed", "from 0 to 2**32 - 1", self.seed)
+        check_run(self.name, self.steps, self.seed)
         normalisers = " or ".join(NORMALISERS)
         require(self.normaliser in NORMALISERS, "normaliser", normalisers, self.normaliser)
         walked = self.gradients.plan in ("auto", "reverse_only")

@@ -22,3 +22,23 @@ def require(holds: bool, path: str, expected: str, got: object) -> None:
     """
     if not holds:
         raise ConfigError(f"{path}: expected {expected}, got {got!r}")
+
+
+def check_run(name: str, steps: int, seed: int) -> None:
+    """Raise ConfigError unless a run can be named, counted and drawn so.
+
+    Args:
+        name: of the run and its directory.
+        steps: optimizer steps in all.
+        seed: of the run.
+
+    Raises:
+        ConfigError: naming the field.
+
+    Example:
+        >>> check_run("demo", 10, 0)
+    """
+    plain = name not in ("", ".", "..") and not set(name) & set("/\\")
+    require(plain, "name", "a directory name without slashes", name)
+    require(steps >= 1, "steps", "at least 1", steps)
+    require(0 <= seed < 2**32, "seed", "from 0 to 2**32 - 1", seed)

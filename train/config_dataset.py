@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mintjax.train.config import OptimizerConfig, PolicyConfig
-from mintjax.train.config_checks import require
+from mintjax.train.config import EvaluationConfig, OptimizerConfig, PolicyConfig
+from mintjax.train.config_checks import check_run, require
 
 
 @dataclass(frozen=True)
@@ -49,21 +49,11 @@ class RowsConfig:
 
 
 @dataclass(frozen=True)
-class HeldOutConfig:
+class HeldOutConfig(EvaluationConfig):
     """When the loss of other data is computed."""
 
     data: str | None = None
     """JSONL file of examples that are not trained on; null is none."""
-    every: int = 0
-    """Steps between two evaluations; 0 is none in between."""
-    at_start: bool = True
-    """Evaluate before the first step."""
-    at_end: bool = True
-    """Evaluate after the last step."""
-
-    def __post_init__(self) -> None:
-        """Check the range."""
-        require(self.every >= 0, "evaluation.every", "at least 0", self.every)
 
 
 @dataclass(frozen=True)
@@ -112,11 +102,8 @@ class DatasetConfig:
 
     def __post_init__(self) -> None:
         """Check the fields that no section checks."""
-        plain = self.name not in ("", ".", "..") and not set(self.name) & set("/\\")
-        require(plain, "name", "a directory name without slashes", self.name)
-        require(self.steps >= 1, "steps", "at least 1", self.steps)
+        check_run(self.name, self.steps, self.seed)
         require(self.batch >= 1, "batch", "at least 1", self.batch)
-        require(0 <= self.seed < 2**32, "seed", "from 0 to 2**32 - 1", self.seed)
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ import jax
 import numpy as np
 
 from mintjax.cache import bucket
-from mintjax.loading import load_policy, load_tokenizer
+from mintjax.loading import load_tokenizer
 from mintjax.policy import Policy
 from mintjax.renderers import get_renderer
-from mintjax.train import checkpoints
 from mintjax.train.batches import Batch
 from mintjax.train.compiles import Compiles, counted_compiles, keep_compiled
 from mintjax.train.config import CheckpointConfig
@@ -39,8 +38,8 @@ from mintjax.train.packing import Example, check_fits, lay_out
 from mintjax.train.plan import Plan, with_kernel
 from mintjax.train.progress import Reporter, report
 from mintjax.train.reference import reference_logprobs
-from mintjax.train.resume import resume
 from mintjax.train.run_directory import RunDirectory, open_run
+from mintjax.train.run_policy import Resumed, load_run_policy, resume_run, save_run
 from mintjax.train.sft import SftObjective
 from mintjax.train.signals import StopRequest, stop_requests
 
@@ -85,18 +84,9 @@ def run_dataset(config: DatasetConfig, *, overwrite: bool = False) -> TrainState
         >>> run_dataset(load_config("sft_count_down", ["steps=2"], SftConfig))
     """
     keep_compiled()
-    model = config.model
-    policy = load_policy(
-        model.name,
-        rank=model.rank,
-        alpha=model.alpha,
-        seed=config.seed,
-        train_attn=model.train_attn,
-        train_mlp=model.train_mlp,
-        train_unembed=model.train_unembed,
-        dtype=model.dtype,
-    )
-    return train_dataset(config, policy, load_tokenizer(model.name), overwrite=overwrite)
+    policy = load_run_policy(config.model, config.seed)
+    tokenizer = load_tokenizer(config.model.name)
+    return train_dataset(config, policy, tokenizer, overwrite=overwrite)
 
 
 def train_dataset(
@@ -216,34 +206,18 @@ class _Loop:
 
     def _restore(self, train_state: TrainState) -> tuple[int, TrainState]:
         """The last step that is done (-1: not even the evaluation before the first), and the train state after it."""
-        checkpoint = resume(self.directory)
-        if checkpoint is None:
+        resumed = resume_run(self.directory, train_state, self.origin)
+        if resumed is None:
             return -1, train_state
-        policy = train_state.policy
-        restored = checkpoints.restore(
-            checkpoint, policy.adapter, train_state.optimizer_state, origin=self.origin
-        )
-        version = jax.numpy.asarray(np.int32(restored.state["version"]))
-        policy = policy.replace(adapter=restored.adapter, version=version)
-        self.reporter.say(f"going on after step {checkpoint.step}")
-        return checkpoint.step, train_state.replace(
-            policy=policy, optimizer_state=restored.optimizer
-        )
+        self.reporter.say(f"going on after step {resumed.step}")
+        return resumed.step, resumed.train_state
 
     def _save(self, number: int, train_state: TrainState, row: dict[str, Any]) -> None:
         options = self.config.checkpoint
-        state = {
-            "step": number,
-            "version": int(train_state.policy.version),
-            "seed": self.config.seed,
-            "data_position": number * self.config.batch,
-        }
-        checkpoints.save(
+        save_run(
             self.directory,
-            number,
-            train_state.policy.adapter,
-            train_state.optimizer_state,
-            state,
+            Resumed(number, train_state, number * self.config.batch),
+            seed=self.config.seed,
             metrics=row,
             origin=self.origin,
             keep=CheckpointConfig(options.every, options.keep_last, keep_best=False),

@@ -10,13 +10,12 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-import numpy as np
-
-from mintjax.renderers import AnyRenderer, Rendered
+from mintjax.renderers import AnyRenderer, Parsed, Rendered
 from mintjax.train.environment import AssistantMessage, EnvironmentSession, Step, Waiting
 from mintjax.train.episode_rules import EpisodeRules
 from mintjax.train.sampler import Reply
 from mintjax.train.tool_calls import refusal
+from mintjax.train.turn_record import record_turn
 from mintjax.types import Episode, Message, Turn
 
 Answer = TypeVar("Answer")
@@ -109,34 +108,32 @@ class HostedEpisode:
             temperature: it was sampled at.
         """
         self._conversation = news.with_sampled(reply.ids)
-        said, unread = self._read(reply, renderer)
-        # An opening may hold assistant messages, but those are the environment's: only the reply was sampled.
-        turn = Turn(
-            tokens=np.concatenate([news.ids, reply.ids]),
-            sampled=np.arange(len(news) + len(reply.ids)) >= len(news),
-            logprobs=np.concatenate([np.full(len(news), np.nan, np.float32), reply.logprobs]),
+        parsed = self._read(reply, renderer)
+        turn = record_turn(
+            news.ids,
+            reply.ids,
+            reply.logprobs,
+            messages=tuple(self._news),
+            parsed=parsed,
             temperature=temperature,
-            messages=(*self._news, said),
-            reward=None,
             decode_stop=reply.stop,
-            metrics={},
-            parse_error=unread,
         )
         self._turns.append(turn)
         self._tokens += len(turn.tokens)
         if self.stop_reason is not None:
             return
         finish: Literal["stop", "length"] = "stop" if reply.stop == "stop" else "length"
-        message: AssistantMessage = {**said, "finish_reason": finish}
-        if unread is not None:
-            message["parse_error"] = unread
-        if unread is None or self.rules.parse_errors == "pass":
+        message: AssistantMessage = {**parsed.message, "finish_reason": finish}
+        error = turn.parse_error
+        if error is not None:
+            message["parse_error"] = error
+        if error is None or self.rules.parse_errors == "pass":
             self._take(await self._within("step", self.session.step(message)))
         else:
             end = self.rules.parse_errors == "end"
             self._take(
                 Step(
-                    [] if end else refusal(message, unread),
+                    [] if end else refusal(message, error),
                     self.rules.parse_error_reward,
                     done=end,
                     stop_reason="parse_error" if end else None,
@@ -172,15 +169,13 @@ class HostedEpisode:
             tuple(self._turns), self.group, self.member, reason, error, version, self.seat
         )
 
-    def _read(self, reply: Reply, renderer: AnyRenderer) -> tuple[Message, str | None]:
-        """What a reply says, and why a tool call in it cannot be read."""
+    def _read(self, reply: Reply, renderer: AnyRenderer) -> Parsed:
+        """What a reply says."""
         try:
-            parsed = renderer.parse(reply.ids, tools=self.session.tools or None)
+            return renderer.parse(reply.ids, tools=self.session.tools or None)
         except Exception as error:  # some formats read arguments by the environment's schemas
             self._fail(error)
-            return renderer.parse(reply.ids).message, None
-        unread = [x.error for x in parsed.attempts if x.status in ("malformed", "unclosed")]
-        return parsed.message, "; ".join(unread) or None
+            return renderer.parse(reply.ids)
 
     async def _within(self, member: str, call: Coroutine[Any, Any, Answer]) -> Answer | None:
         """What a call of the environment gives; None where that ended the episode."""

@@ -12,14 +12,13 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 
 from mintjax.cache import State
-from mintjax.loading import load_policy, load_tokenizer
+from mintjax.loading import load_tokenizer
 from mintjax.policy import Policy
 from mintjax.renderers import get_renderer
 from mintjax.renderers.tokenizer import adapt
-from mintjax.train import checkpoints, plots
+from mintjax.train import plots
 from mintjax.train.accumulate import Accumulation
 from mintjax.train.advantages import Advantages
 from mintjax.train.byte_sizes import show_bytes
@@ -40,11 +39,11 @@ from mintjax.train.plan_settling import settle_plan
 from mintjax.train.progress import Reporter, report
 from mintjax.train.pure_environment import PureEnvironment
 from mintjax.train.recognition import Maker
-from mintjax.train.resume import resume
 from mintjax.train.rollout import RolloutSettings, rollout
 from mintjax.train.rollout_metrics import rollout_metrics
 from mintjax.train.rollout_stats import RolloutStats, one_after_another
 from mintjax.train.run_directory import RunDirectory, open_run
+from mintjax.train.run_policy import Resumed, load_run_policy, resume_run, save_run
 from mintjax.train.signals import StopRequest, stop_requests
 from mintjax.train.teacher import load_teacher
 from mintjax.train.transcripts import episode_rows, to_html
@@ -66,18 +65,8 @@ def run(config: TrainConfig, *, overwrite: bool = False) -> TrainState:
         >>> run(load_config("count_down", ["steps=2"]))
     """
     keep_compiled()
-    model = config.model
-    policy = load_policy(
-        model.name,
-        rank=model.rank,
-        alpha=model.alpha,
-        seed=config.seed,
-        train_attn=model.train_attn,
-        train_mlp=model.train_mlp,
-        train_unembed=model.train_unembed,
-        dtype=model.dtype,
-    )
-    tokenizer = load_tokenizer(model.name)
+    policy = load_run_policy(config.model, config.seed)
+    tokenizer = load_tokenizer(config.model.name)
     return train(
         config, policy, tokenizer, overwrite=overwrite, teacher=load_teacher(config, tokenizer)
     )
@@ -205,34 +194,19 @@ class _Loop:
 
     def _restore(self, train_state: TrainState) -> tuple[int, TrainState]:
         """The last step that is done (-1: not even the evaluation before the first), and the train state after it."""
-        checkpoint = resume(self.directory)
-        if checkpoint is None:
+        resumed = resume_run(self.directory, train_state, self.origin)
+        if resumed is None:
             return -1, train_state
-        policy = train_state.policy
-        restored = checkpoints.restore(
-            checkpoint, policy.adapter, train_state.optimizer_state, origin=self.origin
-        )
-        version = np.int32(restored.state["version"])
-        self.position = int(restored.state["data_position"])
-        policy = policy.replace(adapter=restored.adapter, version=jax.numpy.asarray(version))
-        self.reporter.say(f"going on after step {checkpoint.step}")
-        return checkpoint.step, train_state.replace(
-            policy=policy, optimizer_state=restored.optimizer
-        )
+        step, train_state, self.position = resumed
+        self.reporter.say(f"going on after step {step}")
+        return step, train_state
 
     def _save(self, step: int, train_state: TrainState, row: dict[str, Any]) -> None:
         with self._phase("checkpoint", stoppable=False):
-            checkpoints.save(
+            save_run(
                 self.directory,
-                step,
-                train_state.policy.adapter,
-                train_state.optimizer_state,
-                {
-                    "step": step,
-                    "version": int(train_state.policy.version),
-                    "seed": self.config.seed,
-                    "data_position": self.position,
-                },
+                Resumed(step, train_state, self.position),
+                seed=self.config.seed,
                 metrics=row,
                 origin=self.origin,
                 keep=self.config.checkpoint,

@@ -1,6 +1,7 @@
 """What a jitted batch of episodes did, from arrays to the episodes that everything else takes."""
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from mintjax.renderers import Renderer
 from mintjax.train.pure_environment import PureEnvironment, PureStep
 from mintjax.train.rollout import RolloutSettings
 from mintjax.train.text_table import News, messages_of
+from mintjax.train.turn_record import record_turn
 from mintjax.types import Episode, Turn
 
 
@@ -133,21 +135,21 @@ def _turn(
         news, said = _at(played.turns.news, number, row), texts.answers
     sample = _at(played.turns.sample, number, row)
     put, ids = news.tokens[: news.length], sample.tokens[: sample.length]
-    unknown = np.full(len(put), np.nan, np.float32)
-    parsed = renderer.parse(ids)
-    unread = [x.error for x in parsed.attempts if x.status in ("malformed", "unclosed")]
-    anchor = int(step.anchor)
-    return Turn(
-        tokens=np.concatenate([put, ids]),
-        sampled=np.arange(len(put) + len(ids)) >= len(put),
-        logprobs=np.concatenate([unknown, sample.logprobs[: sample.length].astype(np.float32)]),
+    turn = record_turn(
+        put,
+        ids,
+        sample.logprobs[: sample.length].astype(np.float32),
+        messages=tuple(messages_of(said[int(news.row)])),
+        parsed=renderer.parse(ids),
         temperature=temperature,
-        messages=(*messages_of(said[int(news.row)]), parsed.message),
-        reward=None if math.isnan(step.reward) else float(step.reward),
         decode_stop="stop" if sample.stopped else "length",
+    )
+    anchor = int(step.anchor)
+    return replace(
+        turn,
+        reward=None if math.isnan(step.reward) else float(step.reward),
         metrics={n: float(x) for n, x in step.metrics.items() if not math.isnan(x)},
         anchor=None if anchor < 0 else environment.anchors[anchor],
-        parse_error="; ".join(unread) or None,
     )
 
 

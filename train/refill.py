@@ -29,8 +29,8 @@ async def refill(
 ) -> Rollout:
     """Sample ``group_size`` episodes of every task in ``settings.rows`` rows.
 
-    Episodes begin in the order of group and member, the seats of a game together. Their tokens are those that `mintjax.train.rollout.collect` samples
-    side by side, and they end for the same reasons: the key of a sample comes from
+    Episodes begin in the order of group and member, the seats of a game together. Their tokens are those that
+    `mintjax.train.rollout.collect` samples side by side, and they end for the same reasons: the key of a sample comes from
     seed, step, group, seat, member and turn.
 
     An environment that is slow, or never answers, holds up its own row.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mintjax.train.environment import AssistantMessage, Step
-from mintjax.train.rows import opening_of, row_of, score, text_of
+from mintjax.train.task_rows import opening_of, row_of, score, text_of
 from mintjax.types import Message
 
 
@@ -20,7 +20,7 @@ class RewardEnvironment:
     """
 
     def __init__(self, reward: Callable[..., Any]) -> None:
-        """Takes ``reward(completion, **row)``, see :func:`mintjax.train.rows.score`."""
+        """Takes ``reward(completion, **row)``, see :func:`mintjax.train.task_rows.score`."""
         self._reward = reward
         self._row: dict[str, Any] = {}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mintjax.train.daemon_threads import call
 from mintjax.train.environment import AssistantMessage, EnvironmentContractError, Step
-from mintjax.train.rows import opening_of, row_of, score, text_of
+from mintjax.train.task_rows import opening_of, row_of, score, text_of
 from mintjax.train.tool_calls import answer_calls
 from mintjax.train.tools import make_tools
 from mintjax.types import Message

@@ -27,7 +27,7 @@ def masked(episode: Episode, options: TruncationConfig) -> bool:
     """Whether an episode is left out because a limit ended it.
 
     Example:
-        >>> masked(episode, TruncationConfig(episodes="keep"))
+        >>> masked(episode, TruncationConfig(episodes="train"))
         False
     """
     return options.episodes == "mask" and truncated(episode, options)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mintjax.cli.experiment import read_experiment
+from mintjax.cli.experiment import run_experiment
 
 if TYPE_CHECKING:
     from mintjax.train.config_dataset import DatasetConfig
@@ -47,7 +47,7 @@ def sft(arguments: Sequence[str]) -> int:
         purpose="Train a policy on conversations.",
         line='{"messages": [{"role": "user", "content": "Hello"}, ...], "tools": [...]}; tools may be left out',
     )
-    return _run(arguments, SftConfig, usage)
+    return run_experiment(arguments, usage, _start, SftConfig)
 
 
 def dpo(arguments: Sequence[str]) -> int:
@@ -73,19 +73,10 @@ def dpo(arguments: Sequence[str]) -> int:
         purpose="Train a policy to prefer chosen replies to rejected ones (DPO).",
         line='{"prompt": [messages], "chosen": [messages], "rejected": [messages], "tools": [...]}; tools may be left out',
     )
-    return _run(arguments, DpoConfig, usage)
+    return run_experiment(arguments, usage, _start, DpoConfig)
 
 
-def _run(arguments: Sequence[str], kind: "type[DatasetConfig]", usage: str) -> int:
-    """Show the help, or train."""
-    if {"-h", "--help"} & set(arguments):
-        from mintjax.train.config_help import help_text
-
-        print(usage + help_text(kind))
-        return 0
-    overwrite = "--overwrite" in arguments
-    config = read_experiment([x for x in arguments if x != "--overwrite"], kind)
+def _start(config: "DatasetConfig", *, overwrite: bool) -> None:
     from mintjax.train.dataset_loop import run_dataset
 
     run_dataset(config, overwrite=overwrite)
-    return 0

@@ -1,8 +1,12 @@
 """``mintjax train``: read the experiment, then hand it to the training loop."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from mintjax.cli.experiment import read_experiment
+from mintjax.cli.experiment import run_experiment
+
+if TYPE_CHECKING:
+    from mintjax.train.config import TrainConfig
 
 _USAGE = """usage: mintjax train CONFIG.yaml [field=value | --field value]... [--overwrite]
 
@@ -32,15 +36,10 @@ def train(arguments: Sequence[str]) -> int:
     Example:
         >>> train(["count_down", "steps=1", "--overwrite"])
     """
-    if {"-h", "--help"} & set(arguments):
-        from mintjax.train.config_help import help_text
+    return run_experiment(arguments, _USAGE, _start)
 
-        print(_USAGE + help_text())
-        return 0
-    overwrite = "--overwrite" in arguments
-    rest = [argument for argument in arguments if argument != "--overwrite"]
-    config = read_experiment(rest)
+
+def _start(config: "TrainConfig", *, overwrite: bool) -> None:
     from mintjax.train.loop import run
 
     run(config, overwrite=overwrite)
-    return 0

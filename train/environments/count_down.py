@@ -11,7 +11,7 @@ from mintjax.train.config import EnvironmentConfig, register_environment, requir
 from mintjax.train.environment import AssistantMessage, Step
 from mintjax.train.environments.shuffled import shuffled_numbers
 from mintjax.train.reply_text import said
-from mintjax.train.rows import text_of
+from mintjax.train.task_rows import text_of
 from mintjax.types import Message
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from mintjax.renderers import Renderer
 from mintjax.train.config import EnvironmentConfig, register_environment, require
 from mintjax.train.environment import AssistantMessage, Step
 from mintjax.train.reply_text import NOTHING, said
-from mintjax.train.rows import text_of
+from mintjax.train.task_rows import text_of
 from mintjax.types import Message
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import numpy as np
 
 from mintjax.train.config import EnvironmentConfig, register_environment, require
 from mintjax.train.environment import AssistantMessage
-from mintjax.train.rows import text_of
 from mintjax.train.self_play import Position
+from mintjax.train.task_rows import text_of
 from mintjax.types import Message
 
 
