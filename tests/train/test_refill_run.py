@@ -33,7 +33,6 @@ def test_a_run_that_is_stopped_in_a_rollout_repeats_the_unbroken_one(tmp_path, m
     run("unbroken")
     want = read_metrics(unbroken.metrics)
     assert sum(row["update/skipped"] for row in want) < STEPS, "nothing was learned"
-    assert [row["perf/compiles"] > 0 for row in want] == [True] + [False] * (STEPS - 1)
     for row in want:
         assert row["perf/refills"] == 9 - 4 and 0 < row["perf/rows_busy"] <= 1
         assert row["perf/slots_used"] >= 1 and "rollout/groups_in_flight" not in row
