@@ -15,7 +15,7 @@ from mintjax.train.run_directory import RunDirectory
 
 # Okabe and Ito's colours, told apart by colour-blind readers; lines and markers differ too.
 _SAMPLED, _GREEDY, _TURN = "#0072B2", "#D55E00", "#56B4E9"
-_TURN_STYLES = ("--", "-.", ":")
+_TURN_STYLES = ("--", "-.", ":", (0, (7, 1, 1, 1, 1, 1)))
 
 
 def reward(run: RunDirectory, *, title: str) -> tuple[Path, Path]:

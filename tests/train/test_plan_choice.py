@@ -97,6 +97,8 @@ def test_the_longest_row_is_what_the_configuration_lets_expect(tmp_path):
     open_ended = replace(config, rollout=replace(config.rollout, capacity=0, max_turns=3))
     assert longest_row(open_ended, CONFIG) == 3 * 12
     assert longest_row(open_ended, replace(CONFIG, context=20)) == 20
+    limited = replace(open_ended.rollout, max_episode_tokens=30)
+    assert longest_row(replace(open_ended, rollout=limited), CONFIG) == 30
 
 
 def test_auto_names_no_plan():
