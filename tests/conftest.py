@@ -26,7 +26,7 @@ hypothesis.settings.register_profile("tests", derandomize=True, deadline=None, d
 hypothesis.settings.load_profile("tests")
 
 
-# A process may have 65,530 memory maps on Linux, of which a compiled program takes six and more: past that XLA crashes.
+# A process may have 65,530 memory maps on Linux, of which a compiled program takes six and more: at the limit XLA crashes.
 _MOST_MAPS = 20_000
 
 
