@@ -1,11 +1,14 @@
 """Log probabilities of given tokens from hidden states, without ever holding all logits at once."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
+from mintjax.adapters import Adapter
 from mintjax.models.dense import unembed
 from mintjax.policy import Policy
 from mintjax.sampling import log_probability
@@ -49,27 +52,54 @@ def token_logprobs(
     """
     rows = hidden.reshape(-1, hidden.shape[-1])
     labels = jnp.asarray(tokens).reshape(len(rows), *tokens.shape[hidden.ndim - 1 :])
-
-    @jax.checkpoint
-    def score(chunk: tuple[Array, Array]) -> Array:
-        hidden, tokens = chunk
-        logits = unembed(policy.lora, policy.base, policy.adapter, hidden) / temperature
-        return log_probability(logits, tokens)
-
+    head = {name: pair for name, pair in (policy.adapter or {}).items() if name == "unembed"}
+    frozen = policy.replace(adapter=None)
     if count is None:
+        score = jax.checkpoint(lambda chunk: _score(head, *chunk, frozen, temperature))
         scores = jax.lax.map(score, (_chunks(rows), _chunks(labels)))
     else:
         chunks = _chunks(rows, COUNTED_CHUNK), _chunks(labels, COUNTED_CHUNK)
-        dtype = jnp.promote_types(rows.dtype, jnp.float32)
-
-        def score_if_real(chunk: tuple[Array, Array, Array]) -> Array:
-            start, hidden, tokens = chunk
-            nothing = jnp.zeros(tokens.shape, dtype)
-            return jax.lax.cond(start < count, score, lambda _: nothing, (hidden, tokens))
-
-        starts = jnp.arange(len(chunks[0])) * chunks[0].shape[1]
-        scores = jax.lax.map(score_if_real, (starts, *chunks))
+        real = jnp.arange(len(chunks[0])) * chunks[0].shape[1] < count
+        scores = jax.lax.map(
+            lambda chunk: _score_if_real(head, *chunk, frozen, temperature), (*chunks, real)
+        )
     return scores.reshape(-1, *labels.shape[1:])[: len(rows)].reshape(tokens.shape)
+
+
+def _score(head: Adapter, hidden, tokens, frozen: Policy, temperature) -> Array:
+    logits = unembed(frozen.lora, frozen.base, head, hidden) / temperature
+    return log_probability(logits, tokens)
+
+
+@jax.custom_vjp
+def _score_if_real(head: Adapter, hidden, tokens, real, frozen: Policy, temperature) -> Array:
+    """Log probabilities of a chunk, or zeros in no time; what flows back goes to the head's adapter and hidden states.
+
+    Differentiated by JAX, a condition hands what its backward pass needs out of its branch as a copy: the whole head, for
+    every chunk.
+    """
+    dtype = jnp.promote_types(hidden.dtype, jnp.float32)
+    return jax.lax.cond(
+        real,
+        lambda: _score(head, hidden, tokens, frozen, temperature),
+        lambda: jnp.zeros(tokens.shape, dtype),
+    )
+
+
+def _score_backward(saved, d_scores):
+    head, hidden, tokens, real, frozen, temperature = saved
+
+    def pull():
+        score = partial(_score, tokens=tokens, frozen=frozen, temperature=temperature)
+        return jax.vjp(score, head, hidden)[1](d_scores)
+
+    def nothing():
+        return jax.tree.map(jnp.zeros_like, (head, hidden))
+
+    return *jax.lax.cond(real, pull, nothing), None, None, None, None
+
+
+_score_if_real.defvjp(lambda *args: (_score_if_real(*args), args), _score_backward)
 
 
 def top_logprobs(
