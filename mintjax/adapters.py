@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from mintjax.models.config import ModelConfig
-from mintjax.products import product
+from mintjax.products import kept, product
 
 ATTENTION_LINEARS = ("q", "k", "v", "o")
 MLP_LINEARS = ("gate", "up", "down")
@@ -152,15 +152,15 @@ def linear(
     """
     rows = x.astype(weight.dtype).reshape(-1, x.shape[-1])
     if adapter is None:
-        y = product(rows, weight, (1, 1))
+        y = kept(product(rows, weight, (1, 1)))
     else:
         y = _adapted(rows, weight, adapter["a"], adapter["b"], scale)
     return y.reshape(*x.shape[:-1], weight.shape[0])
 
 
 def _adapted_forward(x, weight, a, b, scale):
-    low = (scale * product(x, a, (1, 1))).astype(x.dtype)
-    return product(x, weight, (1, 1)) + product(low, b, (1, 1)), (x, weight, a, b, low)
+    low = kept((scale * product(x, a, (1, 1))).astype(x.dtype))
+    return kept(product(x, weight, (1, 1)) + product(low, b, (1, 1))), (x, weight, a, b, low)
 
 
 def _adapted_backward(scale, saved, d_y):

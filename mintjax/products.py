@@ -4,7 +4,12 @@ from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
+
+# The name of what a linear returns, and of its adapter's narrow product: what a backward pass keeps of a layer, since all
+# else is quickly made from it again (`mintjax.train.layers`).
+PRODUCT = "product"
 
 # Terms of a float32 sum on CPU under jax.default_matmul_precision("highest"). One long sum rounds about twice as much.
 SHORT_SUM = 192
@@ -42,6 +47,15 @@ def product(
     if x.dtype == jnp.float32 and contracted == (1, 1) and 1 < len(x) <= FEW_ROWS:
         return jax.lax.platform_dependent(x, y, cpu=_left_weight, default=one_sum)
     return one_sum(x, y)
+
+
+def kept(y: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The same array, under the name of what is worth keeping for the backward pass.
+
+    Example:
+        >>> y = kept(product(x, weight, (1, 1)))
+    """
+    return checkpoint_name(y, PRODUCT)
 
 
 def _left_weight(x: Array, y: Array) -> Array:

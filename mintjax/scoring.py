@@ -55,14 +55,22 @@ def token_logprobs(
     head = {name: pair for name, pair in (policy.adapter or {}).items() if name == "unembed"}
     frozen = policy.replace(adapter=None)
     if count is None:
-        score = jax.checkpoint(lambda chunk: _score(head, *chunk, frozen, temperature))
+
+        @jax.checkpoint
+        def score(chunk: tuple[Array, Array]) -> Array:
+            hidden, tokens = chunk
+            return _score(head, hidden, tokens, frozen, temperature)
+
         scores = jax.lax.map(score, (_chunks(rows), _chunks(labels)))
     else:
         chunks = _chunks(rows, COUNTED_CHUNK), _chunks(labels, COUNTED_CHUNK)
         real = jnp.arange(len(chunks[0])) * chunks[0].shape[1] < count
-        scores = jax.lax.map(
-            lambda chunk: _score_if_real(head, *chunk, frozen, temperature), (*chunks, real)
-        )
+
+        def score_if_real(chunk: tuple[Array, Array, Array]) -> Array:
+            hidden, tokens, is_real = chunk
+            return _score_if_real(head, hidden, tokens, is_real, frozen, temperature)
+
+        scores = jax.lax.map(score_if_real, (*chunks, real))
     return scores.reshape(-1, *labels.shape[1:])[: len(rows)].reshape(tokens.shape)
 
 

@@ -51,9 +51,15 @@ def test_it_prints_every_plan_with_its_need_and_the_one_that_runs(experiment, ca
     model, dtype = load_model_config(config.model.name)
     assert dtype == jnp.bfloat16
     shapes = Shapes(model, LoraConfig(rank=4), "bfloat16")
-    for need in plan_needs(config, shapes):
-        (line,) = [line for line in printed.splitlines() if line.startswith(f"│ {need.name} ")]
-        assert show_bytes(need.bytes(200)) in line and f" {need.forwards} " in line
+    needs = plan_needs(config, shapes)
+    lines = [
+        line for line in printed.splitlines() if f" {show_bytes(needs[0].bytes(200))} " in line
+    ]
+    first = printed.splitlines().index(lines[0])
+    for need, line in zip(needs, printed.splitlines()[first:], strict=False):
+        assert line.startswith(f"│ {need.name} ") and f" {need.forwards} " in line
+        assert show_bytes(need.bytes(200)) in line
+        assert (f" {need.plan.segment} " in line) == (need.plan.kind != "packed")
     assert show_bytes(base_bytes(shapes)) in printed
     assert "rollout's cache, 40 rows of 256 tokens at most" in printed, (
         "8 groups of 4 and their prompts"
@@ -82,7 +88,9 @@ def test_a_length_and_a_memory_change_what_runs(experiment, capsys):
 
 def test_a_named_plan_is_told_as_such(experiment, capsys):
     assert main(["plan", str(experiment), "gradients.plan=segments"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "segments: gradients.plan names it"
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "segments, 128 tokens a segment: gradients.plan names it"
+    )
 
 
 def test_where_nothing_fits_the_tables_are_there_and_the_error(experiment, capsys):

@@ -44,7 +44,9 @@ def test_a_further_chunk_keeps_no_copy_of_the_head():
     few, many = 2, 6
     # Beside what each hidden state takes, forwards and backwards.
     states = (many - few) * COUNTED_CHUNK * CONFIG.hidden_size * 4
-    assert temporary(many) - temporary(few) < 4 * states < (many - few) * policy.base["unembed"].nbytes
+    assert (
+        temporary(many) - temporary(few) < 4 * states < (many - few) * policy.base["unembed"].nbytes
+    )
 
 
 def _total(policy, real, adapter, hidden, labels, count=None):

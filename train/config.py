@@ -149,8 +149,9 @@ class GradientConfig:
     tokens: int | None = None
     """Most tokens in one micro-batch, padding included: where "rows" episodes have more, half as many go together, and so
     on; null is no limit. It bounds memory, and leaves less padding where lengths are uneven."""
-    segment: int = 128
-    """Tokens in a segment of the plans "segments" and "reverse_only"."""
+    segment: int | None = None
+    """Tokens in a segment of the plans "segments" and "reverse_only": the longer, the faster, and the more memory. With null
+    the plan "auto" takes the most of 256, 128, 64 and 32 that fit; a plan that is named takes 128."""
     remat: bool = False
     """Keep each layer's input alone for the backward pass and recompute the rest; the plan "auto" decides it itself."""
     attention: Literal["auto", "blockwise", "cudnn", "splash"] = "auto"
@@ -162,7 +163,8 @@ class GradientConfig:
         require(self.rows >= 1, "gradients.rows", "at least 1", self.rows)
         tokens = self.tokens
         require(tokens is None or tokens >= 1, "gradients.tokens", "at least 1 or null", tokens)
-        require(self.segment >= 1, "gradients.segment", "at least 1", self.segment)
+        segment = self.segment
+        require(segment is None or segment >= 1, "gradients.segment", "at least 1 or null", segment)
         auto = self.plan == "auto"
         require(
             not (auto and self.remat),

@@ -60,7 +60,8 @@ def row_logprobs(
     ropes = layer_tables(policy.config, places if starts is None else places - starts)
     residual = embed(policy.config, policy.base, jnp.asarray(tokens))
     for i in range(policy.config.num_layers):
-        layer = partial(_layer, policy.replace(adapter=None), i, ropes[i], block, kernel, starts)
+        options = ropes[i], block, kernel, starts, not remat
+        layer = partial(row_layer, policy.replace(adapter=None), i, *options)
         residual = (_rematerialised(layer) if remat else layer)(layer_adapter(adapter, i), residual)
     hidden = final_norm(policy.config, policy.base, residual)
     nothing = jnp.zeros((batch, hidden.shape[-1]), hidden.dtype)
@@ -68,11 +69,12 @@ def row_logprobs(
     return token_logprobs(policy, scored_by, labels, temperature)
 
 
-def _layer(policy, index, rope, block, kernel, starts, adapter, residual):
-    q, k, v = start_layer(policy, index, rope)(adapter, residual)
+def row_layer(policy, index, rope, block, kernel, starts, lean, adapter, residual):
+    """A whole layer, as a function of its adapter and the residual stream."""
+    q, k, v = start_layer(policy, index, rope, lean=lean)(adapter, residual)
     options = attention_options(policy.config, policy.base["layers"][index], index)
     out = attend_row(q, k, v, block, kernel, starts=starts, **options)
-    return end_layer(policy, index)(adapter, residual, out)
+    return end_layer(policy, index, lean=lean)(adapter, residual, out)
 
 
 def _rematerialised(layer):

@@ -16,6 +16,8 @@ from mintjax.train.plan import Plan
 from mintjax.train.plan_memory import PlanMemory, Shapes, plan_memory, token_bytes
 
 _FILL = 0.9  # of the memory there is: estimates are within a tenth of what was measured
+# Tokens of a segment, the fastest first: products of few rows are slow, and longer segments attend within themselves.
+_SEGMENTS = (256, 128, 64, 32)
 _Kind = Literal["packed", "segments", "reverse_only"]
 # Fastest first, each with its cost in units of one forward pass over the tokens. Of two that cost the same, the first
 # has fewer and larger products.
@@ -113,7 +115,8 @@ class PlanChoice(NamedTuple):
 
     def __str__(self) -> str:
         """One line to read."""
-        text = f"{plan_name(self.plan)}: {self.why}"
+        cut = "" if self.plan.kind == "packed" else f", {self.plan.segment} tokens a segment"
+        text = f"{plan_name(self.plan)}{cut}: {self.why}"
         if self.need is None:
             return text
         need, memory = show_bytes(self.need.bytes(self.tokens)), show_bytes(self.memory)
@@ -146,7 +149,8 @@ def named_plan(options: GradientConfig) -> Plan:
         raise ValueError(
             "gradients.plan: 'auto' names no plan; train() chooses one before the first step, and choose() does so here"
         )
-    return Plan(options.plan, options.segment, options.remat, attention=options.attention)
+    segment = Plan.segment if options.segment is None else options.segment
+    return Plan(options.plan, segment, options.remat, attention=options.attention)
 
 
 def shapes_of(policy: Policy) -> Shapes:
@@ -181,9 +185,11 @@ def plan_needs(config: TrainConfig, shapes: Shapes) -> list[PlanNeed]:
         shapes: the policy's.
 
     Returns:
-        Every plan that can serve the run's loss and advantages, with and without rematerialisation.
+        Every plan that can serve the run's loss and advantages, with and without rematerialisation, and with segments of
+        several sizes where ``gradients.segment`` names none.
 
     Example:
+        >>> config = replace(config, gradients=GradientConfig(segment=64))
         >>> [need.name for need in plan_needs(config, shapes_of(policy))]
         ['packed', 'reverse_only', 'packed_remat', 'reverse_only_remat', 'segments', 'segments_remat']
     """
@@ -192,13 +198,16 @@ def plan_needs(config: TrainConfig, shapes: Shapes) -> list[PlanNeed]:
     caches = rollout.cache_rows * token_bytes(shapes).cache
     needs = []
     for (kind, remat), forwards in PLAN_COSTS.items():
+        if kind == "reverse_only" and config.accumulation_refusal:
+            continue
         plan = named_plan(replace(options, plan=kind, remat=remat, memory=None))
-        need = PlanNeed(plan, forwards, plan_memory(shapes, plan, options.rows), options.rows)
-        if kind == "reverse_only":
-            if config.accumulation_refusal:
-                continue
-            need = replace(need, held=caches, capacity=rollout.capacity)
-        needs.append(need)
+        sizes = _SEGMENTS if options.segment is None and kind != "packed" else (plan.segment,)
+        for size in sizes:
+            plan = replace(plan, segment=size)
+            need = PlanNeed(plan, forwards, plan_memory(shapes, plan, options.rows), options.rows)
+            if kind == "reverse_only":
+                need = replace(need, held=caches, capacity=rollout.capacity)
+            needs.append(need)
     return needs
 
 

@@ -12,20 +12,22 @@ them. A plan is told by what it keeps of them, and for how many tokens:
 What the compiler adds or saves by fusing cannot be seen in shapes. It goes in as three factors that were measured.
 """
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mintjax.adapters import LoraConfig, init_adapter
+from mintjax.adapters import LoraConfig, init_adapter, layer_adapter
 from mintjax.attention import BLOCK
 from mintjax.models.config import ModelConfig, like_layer
 from mintjax.models.dense import weight_shapes
+from mintjax.models.rope import layer_tables
 from mintjax.policy import Policy
-from mintjax.scoring import CHUNK
-from mintjax.train.packed import row_logprobs
+from mintjax.scoring import CHUNK, COUNTED_CHUNK
+from mintjax.train.packed import row_layer, row_logprobs
 from mintjax.train.plan import Plan
 
 _LENGTHS = (
@@ -33,12 +35,13 @@ _LENGTHS = (
     1024,
 )  # beyond the rows that attention takes in one block, so that all grows evenly
 
-# XLA's temporary memory for CPU, in units of the numbers that one layer keeps: beside all layers' (.33 and .56 at two
-# shapes), while one layer is recomputed (1.62 and 1.80; 1.47 with jax 0.12), and for each layer of a segment (1.07 and
-# 1.35).
+# XLA's temporary memory for CPU, at four shapes. In units of the numbers that layers keep: 1.8 of a row's (within .15),
+# 2.3 to 2.4 of a segment's, for the loops of attention hold copies and the pieces do not fit without gaps. In units of all
+# that one layer makes: .5 beside a row's layers, and 1.4 to 1.9 while one layer is recomputed (1.47 with jax 0.12).
+_ROW_LAYER = 1.8
+_SEGMENT_LAYER = 2.35
 _BESIDE_LAYERS = 0.5
 _RECOMPUTED_LAYER = 1.65
-_SEGMENT_LAYER = 1.15
 _HEAD_COPIES = 2  # a chunk's logits, and their gradient
 _SCORE_COPIES = 4  # attention's scores and weights of one block, and their gradients
 
@@ -61,8 +64,8 @@ class TokenBytes(NamedTuple):
     """Bytes that a token takes in one place or another.
 
     Attributes:
-        layer: what one layer keeps of it for its backward pass, the one that keeps most.
-        layers: what all of them do.
+        layer: what one layer makes of it, products and all that is between them; the one that makes most.
+        layers: what all of them keep for their backward passes.
         head: the same of what follows the last layer.
         layer_input: its residual stream between two layers.
         cache: its keys and values in all layers.
@@ -113,14 +116,14 @@ def plan_memory(shapes: Shapes, plan: Plan, rows: int) -> PlanMemory:
     accumulate = jnp.promote_types(shapes.dtype, jnp.float32).itemsize
     fixed = adapter_bytes(shapes)
     if plan.kind == "packed":
-        kept = inputs if plan.remat else a_token.layers
+        kept = inputs if plan.remat else _ROW_LAYER * a_token.layers
         beside = _RECOMPUTED_LAYER if plan.remat else _BESIDE_LAYERS
         fixed += _HEAD_COPIES * CHUNK * config.vocab_size * accumulate
         return PlanMemory(int(kept + a_token.head + beside * a_token.layer), fixed)
     size = rows * plan.segment
     kept = inputs if plan.remat else _SEGMENT_LAYER * a_token.layers
     beside = _RECOMPUTED_LAYER if plan.remat else _BESIDE_LAYERS
-    head = _HEAD_COPIES * min(CHUNK, size) * config.vocab_size * accumulate
+    head = _HEAD_COPIES * min(COUNTED_CHUNK, size) * config.vocab_size * accumulate
     scores = _SCORE_COPIES * size * config.num_heads * BLOCK * accumulate
     # The head is done with when the first layer's turn comes.
     fixed += int(size * (kept + a_token.head) + max(head, size * beside * a_token.layer)) + scores
@@ -147,7 +150,7 @@ def token_bytes(shapes: Shapes) -> TokenBytes:
     kept = {kind: _layer_and_head(shapes._replace(config=kind)) for kind in set(kinds)}
     numbers = sum(heads * width for heads, width in config.cached) * config.num_layers
     return TokenBytes(
-        layer=max(layer for layer, _ in kept.values()),
+        layer=max(_made(shapes._replace(config=kind)) for kind in kept),
         layers=sum(kept[kind][0] for kind in kinds),
         head=kept[kinds[-1]][1],
         layer_input=config.hidden_size * accumulate,
@@ -176,21 +179,31 @@ def adapter_bytes(shapes: Shapes) -> int:
 
 def _layer_and_head(shapes: Shapes) -> tuple[int, int]:
     """Bytes that a token takes in the layer of a model that has but one, and after it."""
-    # What grows with the length: the weights among the kept arrays do not.
-    short, long = _LENGTHS
-    one, two = (
-        (_kept(model, long) - _kept(model, short)) // (long - short)
-        for model in (shapes, shapes._replace(config=like_layer(shapes.config, 0, 2)))
-    )
+    one, two = map(_kept, (shapes, shapes._replace(config=like_layer(shapes.config, 0, 2))))
     return two - one, one - (two - one)
 
 
-def _kept(shapes: Shapes, tokens: int) -> int:
-    """Bytes that a row's forward pass hands to its backward pass."""
-    config = shapes.config
-    base = weight_shapes(config, jnp.dtype(shapes.dtype))
-    adapter = _adapter(config, shapes.lora)
-    policy = Policy(config, shapes.lora, base, adapter, _array())
+def _made(shapes: Shapes) -> int:
+    """Bytes that a layer makes of a token, were all kept that JAX would keep."""
+
+    def made(tokens: int) -> int:
+        policy = _policy(shapes)
+        shape = 1, tokens, shapes.config.hidden_size
+        residual = jax.ShapeDtypeStruct(shape, jnp.promote_types(shapes.dtype, jnp.float32))
+
+        def forward(policy: Policy, residual: Any) -> Any:
+            (rope,) = layer_tables(policy.config, jnp.arange(tokens)[None])
+            layer = partial(row_layer, policy, 0, rope, BLOCK, "blockwise", None, False)
+            return jax.vjp(layer, layer_adapter(policy.adapter, 0), residual)[1]
+
+        return _size(jax.eval_shape(forward, policy, residual))
+
+    return _a_token(made)
+
+
+def _kept(shapes: Shapes) -> int:
+    """Bytes of a token that a row's forward pass hands to its backward pass."""
+    policy = _policy(shapes)
 
     def forward(policy: Policy, tokens: Any, positions: Any, labels: Any) -> Any:
         def logprobs(adapter: Any) -> jax.Array:
@@ -199,8 +212,24 @@ def _kept(shapes: Shapes, tokens: int) -> int:
 
         return jax.vjp(logprobs, policy.adapter)[1]
 
-    row = _array(1, tokens), _array(tokens), _array(tokens)
-    return _size(jax.eval_shape(forward, policy, *row))
+    def kept(tokens: int) -> int:
+        row = _array(1, tokens), _array(tokens), _array(tokens)
+        return _size(jax.eval_shape(forward, policy, *row))
+
+    return _a_token(kept)
+
+
+def _a_token(held: Callable[[int], int]) -> int:
+    """What grows with the length: the weights among the arrays do not."""
+    short, long = _LENGTHS
+    return (held(long) - held(short)) // (long - short)
+
+
+def _policy(shapes: Shapes) -> Policy:
+    """An abstract policy."""
+    base = weight_shapes(shapes.config, jnp.dtype(shapes.dtype))
+    adapter = _adapter(shapes.config, shapes.lora)
+    return Policy(shapes.config, shapes.lora, base, adapter, _array())
 
 
 def _array(*shape: int) -> Any:

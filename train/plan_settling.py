@@ -49,14 +49,16 @@ def settle_plan(
     needs = plan_needs(config, shapes_of(policy))
     if directory.plan.exists():
         kept = json.loads(directory.plan.read_text(encoding="utf-8"))
-        need = {need.name: need for need in needs}[kept["name"]]
+        need = {(need.name, need.plan.segment): need for need in needs}[
+            kept["name"], kept["segment"]
+        ]
         choice = PlanChoice(need.plan, kept["why"], need, kept["tokens"], kept["memory"])
     else:
         memory = free_memory()[0] if options.memory is None else parse_bytes(options.memory)
         choice = choose(needs, longest_row(config, policy.config), memory)
         _keep(choice, directory)
-    kind, remat = choice.plan.kind, choice.plan.remat
-    settled = replace(options, plan=kind, remat=remat, memory=None)
+    plan = choice.plan
+    settled = replace(options, plan=plan.kind, remat=plan.remat, segment=plan.segment, memory=None)
     return replace(config, gradients=settled), choice
 
 

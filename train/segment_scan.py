@@ -242,13 +242,16 @@ def _segment_backward(
     def layer(i: int, residual: Array):
         """Layer ``i``, and the function that pulls a cotangent back through it."""
         q_k_v, pull_start = jax.vjp(
-            start_layer(policy, i, ropes[i]), layer_adapter(adapter, i), residual
+            start_layer(policy, i, ropes[i], lean=not remat),
+            layer_adapter(adapter, i),
+            residual,
         )
         q, k, v = q_k_v
         spans = state.spans(i, own=not first)
         options = attention_options(policy.config, policy.base["layers"][i], i)
         out, pull_attention = attend_segment_vjp(q, k, v, spans, kernel, **options)
-        residual, pull_end = jax.vjp(end_layer(policy, i), layer_adapter(adapter, i), residual, out)
+        end = end_layer(policy, i, lean=not remat)
+        residual, pull_end = jax.vjp(end, layer_adapter(adapter, i), residual, out)
 
         def pull(cotangent: Array, d_spans: list[tuple[Array, ...]]):
             d_end, d_residual, d_out = pull_end(cotangent)

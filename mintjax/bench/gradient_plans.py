@@ -176,8 +176,8 @@ def _peaks(ours: Peak | None, other: Peak | None) -> dict[str, float]:
 
 
 _SIZES = {
-    "": EpisodeSize(SMALL, 2048),
-    "_8192": EpisodeSize(SMALL, 8192),
+    "": EpisodeSize(SMALL, 2048, 256),
+    "_8192": EpisodeSize(SMALL, 8192, 256),
     "_smollm2": EpisodeSize(SMOLLM2, 2048),
     "_smollm2_8192": EpisodeSize(SMOLLM2, 8192),
 }

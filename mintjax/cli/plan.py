@@ -150,12 +150,13 @@ def _plans(needs: "list[PlanNeed]", tokens: int) -> "Table":
     from mintjax.train.byte_sizes import show_bytes
 
     table = Table("gradient plan")
-    for title in ("forwards", "bytes a token", "fixed", f"at {tokens} tokens"):
+    for title in ("segment", "forwards", "bytes a token", "fixed", f"at {tokens} tokens"):
         table.add_column(title, justify="right")
     for need in needs:
         slope, fixed = need.memory
         table.add_row(
             need.name,
+            "" if need.plan.kind == "packed" else str(need.plan.segment),
             str(need.forwards),
             f"{slope + need.held / need.rows:,.0f}",
             show_bytes(fixed),

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from mintjax.adapters import Adapter
 from mintjax.models.grouped_product import Kind, grouped_rows, grouped_sums
+from mintjax.products import kept
 
 
 def grouped_linear(
@@ -43,7 +44,7 @@ def grouped_linear(
 
 
 def _plain_forward(x, weight, sizes, kind):
-    return grouped_rows([(x, weight)], sizes, 2, kind), (x, weight, sizes)
+    return kept(grouped_rows([(x, weight)], sizes, 2, kind)), (x, weight, sizes)
 
 
 def _plain_backward(kind, saved, d_y):
@@ -55,8 +56,8 @@ def _plain_backward(kind, saved, d_y):
 
 
 def _adapted_forward(x, weight, a, b, sizes, scale, kind):
-    low = (scale * grouped_rows([(x, a)], sizes, 2, kind)).astype(x.dtype)
-    y = grouped_rows([(x, weight), (low, b)], sizes, 2, kind)
+    low = kept((scale * grouped_rows([(x, a)], sizes, 2, kind)).astype(x.dtype))
+    y = kept(grouped_rows([(x, weight), (low, b)], sizes, 2, kind))
     return y, (x, weight, a, b, low, sizes)
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from mintjax.adapters import Adapter, LoraConfig
 from mintjax.models.latent_config import LatentConfig
 from mintjax.models.rope import apply_rope
+from mintjax.products import kept
 
 # A linear of the layer by its name, with its adapter; and a norm by its name.
 Linear = Callable[[str, Array], Array]
@@ -115,4 +116,4 @@ def _product(form: str, x: Array, y: Array, weight: Array) -> Array:
     """An einsum in the weight's dtype, summed in at least float32."""
     accumulate = jnp.promote_types(weight.dtype, jnp.float32)
     operands = x.astype(weight.dtype), y.astype(weight.dtype)
-    return jnp.einsum(form, *operands, preferred_element_type=accumulate)
+    return kept(jnp.einsum(form, *operands, preferred_element_type=accumulate))

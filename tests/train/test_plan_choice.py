@@ -91,6 +91,22 @@ def test_a_runs_plans_go_from_the_fastest_to_the_slowest(tmp_path):
     assert choose(needs, 4096, least).plan.kind == "segments"
 
 
+def test_without_a_named_size_the_longest_segments_that_fit_are_taken(tmp_path):
+    shapes = Shapes(CONFIG, LoraConfig(rank=3), "float32")
+    config = tiny_config(str(tmp_path), "x", gradients={"rows": 5})
+    needs = plan_needs(config, shapes)
+    assert [need.forwards for need in needs] == sorted(need.forwards for need in needs)
+    scans = [need for need in needs if need.name == "segments"]
+    assert [need.plan.segment for need in scans] == [256, 128, 64, 32]
+    assert [need.bytes(4096) for need in scans] == sorted(
+        (need.bytes(4096) for need in scans), reverse=True
+    )
+    assert [need.plan.segment for need in needs if need.plan.kind == "packed"] == [128, 128]
+    for need in scans:
+        memory = int(need.bytes(4096) / 0.9) + 1
+        assert choose(scans, 4096, memory).plan == Plan("segments", need.plan.segment)
+
+
 def test_the_longest_row_is_what_the_configuration_lets_expect(tmp_path):
     config = tiny_config(str(tmp_path), "x")
     assert longest_row(config, CONFIG) == 192
@@ -176,8 +192,12 @@ def test_a_run_takes_what_fits_into_the_memory_it_is_given(tmp_path, parts):
 
 
 def test_a_named_plan_is_not_reckoned_and_a_row_that_outgrows_the_choice_is_told():
-    named = PlanChoice(Plan("segments", remat=True), "gradients.plan names it")
+    named = PlanChoice(Plan("segments", 64, remat=True), "gradients.plan names it")
     assert named.metrics(100) == {"plan/segments_remat": 1.0, "plan/auto": 0.0}
-    assert str(named) == "segments_remat: gradients.plan names it" and not named.exceeded(10**9)
+    assert str(
+        named
+    ) == "segments_remat, 64 tokens a segment: gradients.plan names it" and not named.exceeded(
+        10**9
+    )
     chosen = choose(NEEDS, 512, 120_000)
     assert not chosen.exceeded(512) and chosen.exceeded(700)

@@ -79,7 +79,8 @@ def test_layers_of_two_kinds_are_counted_apart():
     mixed = token_bytes(SHAPES._replace(config=replace(SHAPES.config, windows=(16, None))))
     # A window changes what is read, not what is kept.
     assert mixed == plain
-    assert plain.layers == 2 * plain.layer
+    deeper = SHAPES._replace(config=replace(SHAPES.config, num_layers=6))
+    assert token_bytes(deeper).layers == 3 * plain.layers
 
 
 def test_a_model_of_experts_is_counted_layer_by_layer():
@@ -90,7 +91,7 @@ def test_a_model_of_experts_is_counted_layer_by_layer():
         for kind in (None, EXPERTS)
     )
     assert mixed.layer == experts.layer > dense.layer
-    assert mixed.layers == 2 * experts.layer + dense.layer
+    assert 3 * mixed.layers == 2 * experts.layers + dense.layers
     # Three experts of a token keep their inputs and what stands between their linears.
     assert experts.layer - dense.layer > 3 * 4 * (CONFIG.hidden_size + 32) - 4 * 40
     d, rank, e = CONFIG.hidden_size, 3, 8

@@ -2,15 +2,19 @@
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from mintjax.train.gradients import _gradients
+from mintjax.train.layers import end_layer
 from mintjax.train.losses import LossInputs, Ppo
 from mintjax.train.plan import Plan
 from mintjax.train.plan_arguments import plan_arguments
 from tests.tiny import CONFIG, random_batch, tiny_policy
 
+TOLERANCE = 1e-6
 SLACK = 1.1  # of the bytes that the formula says
 
 
@@ -29,6 +33,25 @@ def test_remat_lowers_memory_a_token():
     if kept == recomputed == 0:
         pytest.fail("the backend reports no temporary memory, so this test would compare nothing")
     assert recomputed < 0.5 * kept
+
+
+def test_a_layer_keeps_its_products_alone():
+    policy, rows = tiny_policy(), 6
+    rng = np.random.default_rng(0)
+    residual = jnp.asarray(rng.standard_normal((1, rows, CONFIG.hidden_size), np.float32))
+    heads = CONFIG.num_kv_heads, CONFIG.num_heads // CONFIG.num_kv_heads
+    attended = jnp.asarray(rng.standard_normal((1, *heads, rows, CONFIG.head_dim), np.float32))
+    grads, wide = [], []
+    for lean in (False, True):
+        end = end_layer(policy.replace(adapter=None), 0, lean=lean)
+        out, pull = jax.vjp(end, policy.adapter["layers"][0], residual, attended)
+        grads.append(pull(out))
+        shapes = [x.shape for x in jax.tree.leaves(pull)]
+        wide.append(sum(shape[-2:] == (rows, CONFIG.intermediate_size) for shape in shapes))
+    # What the gate and the other linear return; not the activation, nor what the last linear is given.
+    assert wide[1] == 2 < wide[0]
+    for got, wanted in zip(*map(jax.tree.leaves, reversed(grads)), strict=True):
+        assert np.linalg.norm(got - wanted) <= TOLERANCE * np.linalg.norm(wanted)
 
 
 def segment_scan_temp(policy, size):
