@@ -168,6 +168,7 @@ def base_bytes(shapes: Shapes) -> int:
     return _size(weight_shapes(shapes.config, jnp.dtype(shapes.dtype)))
 
 
+@cache
 def adapter_bytes(shapes: Shapes) -> int:
     """What an adapter takes; its gradient takes as much, and AdamW's two moments twice that.
 
