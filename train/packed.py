@@ -60,6 +60,7 @@ def row_logprobs(
     ropes = layer_tables(policy.config, places if starts is None else places - starts)
     residual = embed(policy.config, policy.base, jnp.asarray(tokens))
     for i in range(policy.config.num_layers):
+        # A layer that is recomputed whole keeps nothing for long: made again twice, it would take more.
         options = ropes[i], block, kernel, starts, not remat
         layer = partial(row_layer, policy.replace(adapter=None), i, *options)
         residual = (_rematerialised(layer) if remat else layer)(layer_adapter(adapter, i), residual)

@@ -24,9 +24,12 @@ from mintjax.train.plan_choice import (
     longest_row,
     named_plan,
     plan_needs,
+    shapes_of,
 )
 from mintjax.train.plan_memory import PlanMemory, Shapes, token_bytes
 from mintjax.train.plan_programs import programs
+from mintjax.train.plan_settling import settle_plan
+from mintjax.train.run_directory import RunDirectory
 from tests.tiny import CONFIG
 from tests.train.tiny_run import tiny_config, tiny_parts
 
@@ -191,13 +194,30 @@ def test_a_run_takes_what_fits_into_the_memory_it_is_given(tmp_path, parts):
     assert "plan/packed" not in row and row["plan/auto"] == 1
 
 
+def test_the_segment_that_was_chosen_is_what_runs_and_a_later_start_keeps_it(tmp_path, parts):
+    policy = parts[0]
+    config = tiny_config(str(tmp_path), "run", gradients={"rows": 6})
+    needs = plan_needs(config, shapes_of(policy))
+    size = longest_row(config, policy.config)
+    # A memory that serves some plan with shorter segments than a named plan has, and none before it.
+    wanted = next(
+        need
+        for i, need in enumerate(needs)
+        if need.plan.segment < Plan.segment
+        and need.bytes(size) < min(before.bytes(size) for before in needs[:i])
+    )
+    memory = int(wanted.bytes(size) / 0.9) + 1
+    limited = replace(config, gradients=replace(config.gradients, memory=memory))
+    directory = RunDirectory(tmp_path)
+    for start in (limited, config):  # the second with all that is free
+        settled, choice = settle_plan(start, policy, directory)
+        assert named_plan(settled.gradients) == choice.plan == wanted.plan
+
+
 def test_a_named_plan_is_not_reckoned_and_a_row_that_outgrows_the_choice_is_told():
     named = PlanChoice(Plan("segments", 64, remat=True), "gradients.plan names it")
     assert named.metrics(100) == {"plan/segments_remat": 1.0, "plan/auto": 0.0}
-    assert str(
-        named
-    ) == "segments_remat, 64 tokens a segment: gradients.plan names it" and not named.exceeded(
-        10**9
-    )
+    assert str(named) == "segments_remat, 64 tokens a segment: gradients.plan names it"
+    assert not named.exceeded(10**9)
     chosen = choose(NEEDS, 512, 120_000)
     assert not chosen.exceeded(512) and chosen.exceeded(700)
