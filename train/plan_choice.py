@@ -15,7 +15,7 @@ from mintjax.train.config_rollout import longest_conversation
 from mintjax.train.plan import Plan
 from mintjax.train.plan_memory import PlanMemory, Shapes, plan_memory, token_bytes
 
-_FILL = 0.9  # of the memory there is: estimates are within a tenth of what was measured
+_FILL = 0.9  # of the memory there is: most estimates are within a tenth of what was measured, see docs/memory.md
 # Tokens of a segment, the fastest first: products of few rows are slow, and longer segments attend within themselves.
 _SEGMENTS = (256, 128, 64, 32)
 _Kind = Literal["packed", "segments", "reverse_only"]
