@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from mintjax.attention import Attended, Span, attend, attend_backward, by_head
 from mintjax.attention_kernels import Kernel, platform_attention
+from mintjax.ordering import after
 
 
 def _cut(x: Array, index: Int[ArrayLike, ""], block: int) -> Array:
@@ -99,7 +100,8 @@ def _forward(q, k, v, sinks, starts, block, window):
 
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
     shape = *q.shape[:-1], v.shape[-1]
-    empty = jnp.zeros(shape, v.dtype), jnp.zeros(q.shape[:-1], accumulate)
+    # Zeros that wait for nothing are held from the start of the program on, those of all layers at once.
+    empty = after(jnp.zeros(shape, v.dtype), q), after(jnp.zeros(q.shape[:-1], accumulate), q)
     out, logsumexp = _walk(step, empty, size // block)
     return out, (q, k, v, sinks, starts, Attended(out, logsumexp))
 
@@ -128,7 +130,7 @@ def _backward(block, window, residuals, d_out):
         return _put(d_q, grads.q, index, block), d_k, d_v
 
     accumulate = jnp.promote_types(q.dtype, jnp.float32)
-    empty = tuple(jnp.zeros(x.shape, accumulate) for x in (q, k, v))
+    empty = tuple(after(jnp.zeros(x.shape, accumulate), d_out) for x in (q, k, v))
     d_q, d_k, d_v = _walk(step, empty, blocks)
     d_sinks = None if sinks is None else _sinks_gradient(sinks, q, attended, d_out)
     return d_q.astype(q.dtype), d_k.astype(k.dtype), d_v.astype(v.dtype), d_sinks, None

@@ -1,12 +1,14 @@
 """Log probabilities of given tokens from hidden states, without ever holding all logits at once."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from mintjax.adapters import Adapter
 from mintjax.models.dense import unembed
@@ -35,7 +37,8 @@ def token_logprobs(
 ) -> Float[Array, "..."]:
     """Log probability of each token under the logits of its hidden state.
 
-    Logits are made and thrown away in chunks of positions, in the backward pass too.
+    Logits are made and thrown away in chunks of positions. Differentiated, they are made once where the head has no
+    adapter and each state one token: what the backward pass needs of them is then a vector as wide as the hidden state.
 
     Args:
         policy: for its head.
@@ -50,64 +53,139 @@ def token_logprobs(
     Example:
         >>> token_logprobs(policy, hidden[:, :-1], tokens[:, 1:])
     """
-    rows = hidden.reshape(-1, hidden.shape[-1])
-    labels = jnp.asarray(tokens).reshape(len(rows), *tokens.shape[hidden.ndim - 1 :])
     head = {name: pair for name, pair in (policy.adapter or {}).items() if name == "unembed"}
     frozen = policy.replace(adapter=None)
-    if count is None:
 
-        @jax.checkpoint
-        def score(chunk: tuple[Array, Array]) -> Array:
-            hidden, tokens = chunk
-            return _score(head, hidden, tokens, frozen, temperature)
+    def score(hidden: Array, tokens: Array, real: Array | None) -> Array:
+        return _score(head, hidden, tokens, real, frozen, temperature)
 
-        scores = jax.lax.map(score, (_chunks(rows), _chunks(labels)))
-    else:
-        chunks = _chunks(rows, COUNTED_CHUNK), _chunks(labels, COUNTED_CHUNK)
-        real = jnp.arange(len(chunks[0])) * chunks[0].shape[1] < count
-
-        def score_if_real(chunk: tuple[Array, Array, Array]) -> Array:
-            hidden, tokens, is_real = chunk
-            return _score_if_real(head, hidden, tokens, is_real, frozen, temperature)
-
-        scores = jax.lax.map(score_if_real, (*chunks, real))
-    return scores.reshape(-1, *labels.shape[1:])[: len(rows)].reshape(tokens.shape)
+    return _in_chunks(score, hidden, tokens, count).reshape(tokens.shape)
 
 
-def _score(head: Adapter, hidden, tokens, frozen: Policy, temperature) -> Array:
-    logits = unembed(frozen.lora, frozen.base, head, hidden) / temperature
-    return log_probability(logits, tokens)
+def has_slopes(policy: Policy, tokens: Int[Array | np.ndarray, "..."], states: int) -> bool:
+    """Whether :func:`logprobs_and_slopes` serves these: the head has no adapter, and each state has one token.
+
+    Example:
+        >>> has_slopes(policy, labels, len(positions))
+    """
+    return "unembed" not in (policy.adapter or {}) and tokens.size == states
+
+
+def logprobs_and_slopes(
+    policy: Policy,
+    hidden: Float[Array, "P D"],
+    tokens: Int[Array | np.ndarray, " P"],
+    temperature: Float[ArrayLike, ""] = 1.0,
+    count: Int[ArrayLike, ""] | None = None,
+) -> tuple[Float[Array, " P"], Float[Array, "P D"]]:
+    """:func:`token_logprobs`, and the gradient of each with respect to its own hidden state, while its logits are there.
+
+    A backward pass that is given them does without the head.
+
+    Args:
+        policy: for its head, which has no adapter.
+        hidden: the state that each token is predicted from.
+        tokens: the tokens to score, one a hidden state.
+        temperature: what logits are divided by; above 0.
+        count: how many hidden states are real, the first ones; None is all.
+
+    Returns:
+        Log probabilities and gradients.
+
+    Example:
+        >>> logprobs, slopes = logprobs_and_slopes(policy, hidden, labels)
+    """
+
+    def score(hidden: Array, tokens: Array, real: Array | None) -> tuple[Array, Array]:
+        return _score_and_slope(hidden, tokens, real, policy, temperature)
+
+    return _in_chunks(score, hidden, tokens, count)
+
+
+def _in_chunks(score: Callable[..., Any], hidden: Array, tokens: Any, count: Any) -> Any:
+    """What a function makes of hidden states, their tokens and whether they are real, computed chunk by chunk."""
+    rows = hidden.reshape(-1, hidden.shape[-1])
+    labels = jnp.asarray(tokens).reshape(len(rows), *tokens.shape[hidden.ndim - 1 :])
+    chunk = CHUNK if count is None else COUNTED_CHUNK
+    chunks = _chunks(rows, chunk), _chunks(labels, chunk)
+    first = jnp.arange(len(chunks[0])) * chunks[0].shape[1]
+    real = None if count is None else first < count
+    found = jax.lax.map(lambda chunk: score(*chunk), (*chunks, real))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: len(rows)], found)
 
 
 @jax.custom_vjp
-def _score_if_real(head: Adapter, hidden, tokens, real, frozen: Policy, temperature) -> Array:
-    """Log probabilities of a chunk, or zeros in no time; what flows back goes to the head's adapter and hidden states.
+def _score(
+    head: Adapter,
+    hidden: Float[Array, "P D"],
+    tokens: Int[Array, " P *K"],
+    real: Bool[Array, ""] | None,
+    frozen: Policy,
+    temperature: Float[ArrayLike, ""],
+) -> Float[Array, " P *K"]:
+    """Log probabilities of a chunk, or zeros in no time; what flows back goes to the head's adapter and hidden states."""
 
-    Differentiated by JAX, a condition hands what its backward pass needs out of its branch as a copy: the whole head, for
-    every chunk.
+    def score() -> Array:
+        return log_probability(_logits(head, hidden, frozen, temperature), tokens)
+
+    return _if_real(real, score)
+
+
+def _logits(head: Adapter, hidden: Array, frozen: Policy, temperature) -> Array:
+    return unembed(frozen.lora, frozen.base, head, hidden) / temperature
+
+
+def _if_real(real: Array | None, compute: Callable[[], Any]) -> Any:
+    """What is computed, or zeros.
+
+    Never differentiated by JAX: it would hand what the backward pass needs out of the branch as a copy, the whole head,
+    for every chunk.
     """
-    dtype = jnp.promote_types(hidden.dtype, jnp.float32)
-    return jax.lax.cond(
-        real,
-        lambda: _score(head, hidden, tokens, frozen, temperature),
-        lambda: jnp.zeros(tokens.shape, dtype),
-    )
+    if real is None:
+        return compute()
+
+    def zeros() -> Any:
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(compute))
+
+    return jax.lax.cond(real, compute, zeros)
+
+
+def _score_and_slope(hidden, tokens, real, frozen: Policy, temperature) -> tuple[Array, Array]:
+    """A score does not depend on another's hidden state: its slope is one vector, as wide as its own."""
+
+    def both() -> tuple[Array, Array]:
+        make = partial(_logits, {}, frozen=frozen, temperature=temperature)
+        logits, pull = jax.vjp(make, hidden)
+        chosen = jnp.arange(logits.shape[1]) == tokens[:, None]
+        return log_probability(logits, tokens), pull(chosen - jax.nn.softmax(logits))[0]
+
+    return _if_real(real, both)
+
+
+def _score_forward(head, hidden, tokens, real, frozen, temperature):
+    if head or tokens.ndim > 1:  # what flows to an adapter, or from several tokens, must be known
+        args = head, hidden, tokens, real, frozen, temperature
+        return _score(*args), (args, None)
+    scores, slopes = _score_and_slope(hidden, tokens, real, frozen, temperature)
+    return scores, (None, slopes)
 
 
 def _score_backward(saved, d_scores):
-    head, hidden, tokens, real, frozen, temperature = saved
+    args, slopes = saved
+    if args is None:
+        return {}, (d_scores[:, None] * slopes).astype(slopes.dtype), None, None, None, None
+    head, hidden, tokens, real, frozen, temperature = args
 
-    def pull():
-        score = partial(_score, tokens=tokens, frozen=frozen, temperature=temperature)
+    def pull() -> tuple[Adapter, Array]:
+        def score(head: Adapter, hidden: Array) -> Array:
+            return log_probability(_logits(head, hidden, frozen, temperature), tokens)
+
         return jax.vjp(score, head, hidden)[1](d_scores)
 
-    def nothing():
-        return jax.tree.map(jnp.zeros_like, (head, hidden))
-
-    return *jax.lax.cond(real, pull, nothing), None, None, None, None
+    return *_if_real(real, pull), None, None, None, None
 
 
-_score_if_real.defvjp(lambda *args: (_score_if_real(*args), args), _score_backward)
+_score.defvjp(_score_forward, _score_backward)
 
 
 def top_logprobs(

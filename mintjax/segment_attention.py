@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from mintjax.attention import Cotangents, Span, attend, attend_backward, span_of
 from mintjax.attention_kernels import Kernel, platform_attention
+from mintjax.ordering import after
 
 # Gradients of the buffers of each span.
 _Flowed = Sequence[tuple[Array, ...]]
@@ -77,7 +78,11 @@ def attend_segment_vjp(
         attended = attend(q, k, v, spans, window=window, sinks=sinks)
 
         def pull(d_out: Array, flowed: _Flowed) -> Cotangents:
-            return attend_backward(q, k, v, spans, attended, d_out, flowed, window=window)
+            # The segment's own scores need no cotangent, and would be made in all layers before the first one's turn.
+            own_q, own_k, own_v = (after(x, d_out) for x in (q, k, v))
+            return attend_backward(
+                own_q, own_k, own_v, spans, attended, d_out, flowed, window=window
+            )
 
         return attended.out, pull
 

@@ -155,11 +155,11 @@ def test_both_rollouts_sample_the_same_tokens():
     assert len(np.unique(ours)) > 10
 
 
-def test_the_scan_costs_its_cache_and_gradient_a_token():
+def test_the_scan_costs_its_cache_gradient_and_a_slope_a_token():
     row = BENCHMARKS["memory_vs_length"].run(1, dataclasses.replace(EPISODE, tokens=512))
     state = init_state(random_policy(CONFIG), 1, 64)
     cache = sum(x.nbytes for x in jax.tree.leaves(state.buffers)) / 64
-    assert row.other == 2 * cache
+    assert row.other == 2 * cache + 4 * CONFIG.hidden_size
     assert abs(row.ratio - 1) < SLOPE_RTOL
 
 
@@ -180,7 +180,7 @@ def test_a_long_episode_is_held_against_weights_cache_and_gradient(monkeypatch):
     monkeypatch.setattr(gradient_plans, "in_fresh_process", lambda function, *a: function(*a))
     row = BENCHMARKS["long_episode_memory"].run(1, EPISODE)
     weights = sum(x.nbytes for x in jax.tree.leaves(random_policy(CONFIG).base))
-    assert row.other * 2**20 == weights + 128 * gradient_plans.cache_and_gradient(CONFIG)
+    assert row.other * 2**20 == weights + 128 * gradient_plans.bytes_of_a_token(CONFIG)
     assert row.details["seconds"] > 0
 
 

@@ -6,11 +6,15 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from mintjax.scoring import COUNTED_CHUNK, token_logprobs
+from mintjax.adapters import LoraConfig
+from mintjax.scoring import COUNTED_CHUNK, logprobs_and_slopes, token_logprobs
 from tests.tiny import CONFIG, relative_difference, tiny_policy
 
 TOLERANCE = 1e-6
+EXACT = 1e-13  # in float64
+FROZEN = LoraConfig(rank=3)
 
 
 def test_chunks_past_the_count_are_not_run():
@@ -47,6 +51,41 @@ def test_a_further_chunk_keeps_no_copy_of_the_head():
     assert (
         temporary(many) - temporary(few) < 4 * states < (many - few) * policy.base["unembed"].nbytes
     )
+
+
+def test_a_slope_is_the_gradient_of_its_own_score():
+    real = COUNTED_CHUNK + 5
+    rng = np.random.default_rng(1)
+    with jax.enable_x64(True):
+        policy = tiny_policy(jnp.float64, lora=FROZEN)
+        hidden = rng.standard_normal((3 * COUNTED_CHUNK, CONFIG.hidden_size))
+        labels = rng.integers(0, CONFIG.vocab_size, len(hidden)).astype(np.int32)
+        states = jnp.asarray(hidden)
+        logprobs, slopes = logprobs_and_slopes(policy, states, labels, 0.7, real)
+        logits = hidden @ np.asarray(policy.base["unembed"]).T / 0.7
+        total = np.exp(logits).sum(-1, keepdims=True)
+        scored = np.take_along_axis(logits - np.log(total), labels[:, None], 1)[:, 0]
+        assert relative_difference(logprobs[:real], scored[:real]) < EXACT
+        # The difference of two sums over the vocabulary: the token's own row, and the mean of all rows.
+        head = np.asarray(policy.base["unembed"])
+        wanted = (head[labels] - np.exp(logits) / total @ head) / 0.7
+        assert relative_difference(slopes[:real], wanted[:real]) < EXACT
+        assert not np.asarray(slopes[2 * COUNTED_CHUNK :]).any()
+        # And so is what JAX gets of the scores themselves.
+        score = partial(_total, policy, real)
+        found = jax.grad(score, argnums=1)(policy.adapter, states, labels, real)
+        assert relative_difference(found[:real], wanted[:real]) < EXACT
+
+
+@pytest.mark.parametrize("count", [None, 5], ids=["all", "counted"])
+def test_a_frozen_heads_logits_are_made_once(count):
+    policy = tiny_policy(lora=FROZEN, config=replace(CONFIG, vocab_size=4096))
+    hidden = np.ones((COUNTED_CHUNK, CONFIG.hidden_size), np.float32)
+    labels = np.zeros(COUNTED_CHUNK, np.int32)
+    gradient = jax.jit(jax.value_and_grad(partial(_total, policy, 5), argnums=1))
+    text = gradient.lower(policy.adapter, hidden, labels, count).as_text()
+    # The logits, and what flows from them.
+    assert sum("dot_general" in line and "4096" in line for line in text.splitlines()) == 2
 
 
 def _total(policy, real, adapter, hidden, labels, count=None):

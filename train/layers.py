@@ -7,20 +7,12 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_policies
 from jax.tree_util import Partial
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from mintjax.models.dense import finish_layer, queries_keys_values
+from mintjax.ordering import after
 from mintjax.policy import Policy
 from mintjax.products import PRODUCT
-
-
-def after(value: Float[Array, "..."], cotangent: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The same value, but not before ``cotangent`` is known.
-
-    What is recomputed from it cannot be merged with the forward pass's own computation. A barrier does not do: on CPU
-    the compiler drops it and merges the two, so that nothing is saved. A nan in the cotangent passes on, as it should.
-    """
-    return value + 0 * cotangent.reshape(-1)[0].astype(value.dtype)
 
 
 def start_layer(policy: Policy, index: int, rope: tuple[Array, Array], *, lean: bool):

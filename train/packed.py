@@ -12,10 +12,11 @@ from mintjax.adapters import Adapter, layer_adapter
 from mintjax.attention_kernels import Kernel
 from mintjax.models.dense import attention_options, embed, final_norm
 from mintjax.models.rope import layer_tables
+from mintjax.ordering import after
 from mintjax.policy import Policy
 from mintjax.row_attention import attend_row
 from mintjax.scoring import predictors, token_logprobs
-from mintjax.train.layers import after, end_layer, start_layer
+from mintjax.train.layers import end_layer, start_layer
 
 
 def row_logprobs(

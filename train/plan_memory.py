@@ -5,11 +5,11 @@ them. A plan is told by what it keeps of them, and for how many tokens:
 
     packed              every layer's, of whole rows
     packed, remat       every layer's input, and one layer's at a time, of whole rows
-    segments            cache and its gradient of whole rows; every layer's numbers of one segment
+    segments            cache and its gradient of whole rows; every layer's numbers of one segment; a slope a token
     segments, remat     the same with every layer's input, and one layer's numbers, of one segment
     reverse_only        as segments, in a copy of the rollout's cache
 
-What the compiler adds or saves by fusing cannot be seen in shapes. It goes in as three factors that were measured.
+What the compiler adds or saves by fusing cannot be seen in shapes. It goes in as factors that were measured.
 """
 
 from collections.abc import Callable
@@ -35,15 +35,16 @@ _LENGTHS = (
     1024,
 )  # beyond the rows that attention takes in one block, so that all grows evenly
 
-# XLA's temporary memory for CPU, at four shapes. In units of the numbers that layers keep: 1.8 of a row's (within .15),
-# 2.3 to 2.4 of a segment's, for the loops of attention hold copies and the pieces do not fit without gaps. In units of all
-# that one layer makes: .5 beside a row's layers, and 1.4 to 1.9 while one layer is recomputed (1.47 with jax 0.12).
-_ROW_LAYER = 1.8
-_SEGMENT_LAYER = 2.35
-_BESIDE_LAYERS = 0.5
-_RECOMPUTED_LAYER = 1.65
+# XLA's temporary memory for CPU, at five shapes: what layers keep, of a row and of a segment (a few sums are held as both of
+# their terms); beside it, in units of all that one layer makes, while its turn in the backward pass lasts; and that of a
+# layer that is recomputed.
+_ROW_LAYERS = 1.03
+_SEGMENT_LAYERS = 1.1
+_BESIDE_ROW = 0.6
+_BESIDE_SEGMENT = 0.75
+_RECOMPUTED_LAYER = 1.25
 _HEAD_COPIES = 2  # a chunk's logits, and their gradient
-_SCORE_COPIES = 4  # attention's scores and weights of one block, and their gradients
+_SCORE_COPIES = 5  # attention's scores and weights of one segment or block, and their gradients
 
 
 class Shapes(NamedTuple):
@@ -114,20 +115,26 @@ def plan_memory(shapes: Shapes, plan: Plan, rows: int) -> PlanMemory:
     a_token = token_bytes(shapes)
     inputs = config.num_layers * a_token.layer_input
     accumulate = jnp.promote_types(shapes.dtype, jnp.float32).itemsize
-    fixed = adapter_bytes(shapes)
+    adapter = adapter_bytes(shapes)
+    logits = _HEAD_COPIES * config.vocab_size * accumulate
     if plan.kind == "packed":
-        kept = inputs if plan.remat else _ROW_LAYER * a_token.layers
-        beside = _RECOMPUTED_LAYER if plan.remat else _BESIDE_LAYERS
-        fixed += _HEAD_COPIES * CHUNK * config.vocab_size * accumulate
-        return PlanMemory(int(kept + a_token.head + beside * a_token.layer), fixed)
+        kept = inputs if plan.remat else _ROW_LAYERS * a_token.layers
+        beside = _RECOMPUTED_LAYER if plan.remat else _BESIDE_ROW
+        per_token = kept + a_token.head + beside * a_token.layer
+        return PlanMemory(int(per_token), adapter + CHUNK * logits)
     size = rows * plan.segment
-    kept = inputs if plan.remat else _SEGMENT_LAYER * a_token.layers
-    beside = _RECOMPUTED_LAYER if plan.remat else _BESIDE_LAYERS
-    head = _HEAD_COPIES * min(COUNTED_CHUNK, size) * config.vocab_size * accumulate
-    scores = _SCORE_COPIES * size * config.num_heads * BLOCK * accumulate
-    # The head is done with when the first layer's turn comes.
-    fixed += int(size * (kept + a_token.head) + max(head, size * beside * a_token.layer)) + scores
-    return PlanMemory(a_token.cache + a_token.cache_gradient, fixed)
+    kept = inputs if plan.remat else _SEGMENT_LAYERS * a_token.layers
+    beside = _RECOMPUTED_LAYER if plan.remat else _BESIDE_SEGMENT
+    head = min(COUNTED_CHUNK, size) * logits
+    scores = _SCORE_COPIES * config.num_heads * max(BLOCK, plan.segment) * accumulate
+    layers, a_layer = size * (kept + a_token.head), size * max(beside * a_token.layer, scores)
+    per_token = a_token.cache + a_token.cache_gradient
+    if plan.kind == "segments" and "unembed" not in _adapter(config, shapes.lora):
+        # The forward pass is done with the head, and leaves a slope for each token (mintjax.scoring).
+        per_token += config.hidden_size * accumulate
+        return PlanMemory(per_token, adapter + int(max(head, layers + a_layer)))
+    # The head is done with when the last layer's turn comes.
+    return PlanMemory(per_token, adapter + int(layers + max(head, a_layer)))
 
 
 @cache

@@ -15,7 +15,7 @@ of the level above, sees that row's cache beside its own, and adds to its gradie
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +30,11 @@ from mintjax.cache import State, fork, init_state
 from mintjax.extension import read, run_segment, slots_of
 from mintjax.models.dense import attention_options, embed, final_norm
 from mintjax.models.rope import layer_tables
+from mintjax.ordering import after
 from mintjax.policy import Policy
-from mintjax.scoring import token_logprobs
+from mintjax.scoring import has_slopes, logprobs_and_slopes, token_logprobs
 from mintjax.segment_attention import attend_segment_vjp
-from mintjax.train.layers import add_trees, after, end_layer, start_layer
+from mintjax.train.layers import add_trees, end_layer, start_layer
 from mintjax.types import Segment
 
 
@@ -96,16 +97,21 @@ Cotangent = Callable[[int, Array, Array], Array]
 
 
 class Scan(NamedTuple):
-    """What the backward pass walks over: the arguments, and the finished cache, whose prefixes are the upper levels."""
+    """What the backward pass walks over: the arguments, and the finished cache, whose prefixes are the upper levels.
+
+    ``slopes`` are gradients of each level's log probabilities with respect to the hidden states that predict them, where
+    a forward pass has left them: the backward pass then does without the head.
+    """
 
     adapter: Adapter
     policy: Policy
     levels: tuple[Segments, ...]
     temperature: Float[ArrayLike, ""]
     state: State
+    slopes: tuple[Float[Array, "T P D"], ...] | None = None
 
 
-def _at(tree, t: Int[Array, ""]):
+def _at(tree, t: Int[ArrayLike, ""]):
     return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, t, 0, False), tree)
 
 
@@ -115,28 +121,60 @@ def count(segments: Segments) -> Int[Array, ""]:
     return jnp.max(jnp.where(used, jnp.arange(used.size) + 1, 0))
 
 
-def _score(policy: Policy, segment: Segments, hidden: Array, temperature):
+def _predictors(segment: Segments, hidden: Array) -> Float[Array, "P D"]:
+    """The hidden state that each of a segment's labels is predicted from."""
+    return hidden.reshape(-1, hidden.shape[-1])[segment.positions]
+
+
+def _score(policy: Policy, segment: Segments, hidden: Array, temperature) -> Array:
     """Log probabilities of a segment's labels."""
-    predictors = hidden.reshape(-1, hidden.shape[-1])[segment.positions]
+    predictors = _predictors(segment, hidden)
     return token_logprobs(policy, predictors, segment.labels, temperature, segment.scored)
+
+
+def _score_with_slopes(policy: Policy, segment: Segments, hidden: Array, temperature) -> Any:
+    predictors = _predictors(segment, hidden)
+    return logprobs_and_slopes(policy, predictors, segment.labels, temperature, segment.scored)
 
 
 def _forward(adapter, policy, levels, temperature, remat, kernel):
     del remat
     policy = policy.replace(adapter=adapter)
+    scores, _ = _run(policy, levels, temperature, kernel, _score)
+    return scores
+
+
+def _forward_for_backward(adapter, policy, levels, temperature, remat, kernel):
+    del remat
+    policy = policy.replace(adapter=adapter)
+    if not all(has_slopes(policy, level.labels, level.positions.size) for level in levels):
+        scores, state = _run(policy, levels, temperature, kernel, _score)
+        return scores, Scan(adapter, policy, levels, temperature, state)
+    found, state = _run(policy, levels, temperature, kernel, _score_with_slopes)
+    scores, slopes = zip(*found, strict=True)
+    return scores, Scan(adapter, policy, levels, temperature, state, slopes)
+
+
+def _run(policy, levels, temperature, kernel, score: Callable[..., Any]) -> tuple[tuple, State]:
+    """What is scored of each level, and the finished cache."""
     state: State | None = None
-    scores = []
+    found = []
     for segments in levels:
-        state, logprobs = _run_level(policy, segments, temperature, state, kernel)
-        scores.append(logprobs)
+        state, scored = _run_level(policy, segments, temperature, state, kernel, score)
+        found.append(scored)
     assert state is not None  # there is a level
-    return tuple(scores), Scan(adapter, policy, levels, temperature, state)
+    return tuple(found), state
 
 
 def _run_level(
-    policy: Policy, segments: Segments, temperature, prefix: State | None, kernel: Kernel
-) -> tuple[State, Array]:
-    """The cache of one level, filled, and its log probabilities."""
+    policy: Policy,
+    segments: Segments,
+    temperature,
+    prefix: State | None,
+    kernel: Kernel,
+    score: Callable[..., Any],
+) -> tuple[State, Any]:
+    """The cache of one level, filled, and what is scored of it."""
     steps, batch, size = segments.tokens.shape
     if prefix is None:
         state = init_state(policy, batch, steps * size)
@@ -144,20 +182,26 @@ def _run_level(
         state = fork(prefix, batch // prefix.length.size, steps * size)
 
     def step(t, carry):
-        state, logprobs = carry
+        state, scored = carry
         segment = _at(segments, t)
         # The prefix stays outside of what the loop carries, since it does not change.
         state = state.replace(prefix=prefix)
         tokens = Segment(segment.tokens, segment.length)
         hidden, state = run_segment(policy, tokens, state, kernel, first=steps == 1)
-        scores = _score(policy, segment, hidden, temperature)
-        logprobs = lax.dynamic_update_index_in_dim(logprobs, scores, t, 0)
-        return state.replace(prefix=None), logprobs
+        found = score(policy, segment, hidden, temperature)
+        scored = jax.tree.map(
+            lambda all_of_them, x: lax.dynamic_update_index_in_dim(all_of_them, x, t, 0),
+            scored,
+            found,
+        )
+        return state.replace(prefix=None), scored
 
-    logprobs = jnp.zeros(segments.labels.shape, state.hidden.dtype)
-    carry = state.replace(prefix=None), logprobs
-    state, logprobs = lax.fori_loop(0, count(segments), step, carry)
-    return state.replace(prefix=prefix), logprobs
+    shape = batch, size, state.hidden.shape[-1]
+    hidden = jax.ShapeDtypeStruct(shape, state.hidden.dtype)
+    found = jax.eval_shape(score, policy, _at(segments, 0), hidden, temperature)
+    empty = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), found)
+    state, scored = lax.fori_loop(0, count(segments), step, (state.replace(prefix=None), empty))
+    return state.replace(prefix=prefix), scored
 
 
 class _Walk(NamedTuple):
@@ -274,12 +318,9 @@ def _segment_backward(
         residuals.append(residual)
         pulls.append(pull)
 
-    def finish(adapter: Adapter, residual: Array):
-        final = final_norm(policy.config, policy.base, residual)
-        return _score(policy.replace(adapter=adapter), segment, final, scan.temperature)
-
-    scores, pull_finish = jax.vjp(finish, adapter, residuals[-1])
-    d_adapter, d_residual = pull_finish(cotangent(level, t, scores))
+    scores, d_adapter, d_residual = _head_backward(
+        scan, level, t, segment, residuals[-1], cotangent
+    )
     d_layers, d_caches = [], []
     for i in reversed(range(policy.config.num_layers)):
         pull = layer(i, after(residuals[i], d_residual))[1] if remat else pulls[i]
@@ -295,5 +336,27 @@ def _segment_backward(
     )
 
 
-_segment_logprobs = jax.custom_vjp(lambda *args: _forward(*args)[0], nondiff_argnums=(4, 5))
-_segment_logprobs.defvjp(_forward, _backward)
+def _head_backward(scan: Scan, level, t, segment: Segments, residual: Array, cotangent: Cotangent):
+    """A segment's log probabilities, and what flows to the adapter and to the last layer's output."""
+    policy = scan.policy.replace(adapter=None)
+
+    def final(residual: Array) -> Array:
+        return final_norm(policy.config, policy.base, residual)
+
+    if scan.slopes is not None:
+        slopes = _at(scan.slopes[level], t)
+        scores = jnp.zeros(segment.labels.shape, slopes.dtype)  # the forward pass has returned them
+        pull = jax.vjp(lambda residual: _predictors(segment, final(residual)), residual)[1]
+        (d_residual,) = pull(cotangent(level, t, scores)[:, None] * slopes)
+        return scores, jax.tree.map(jnp.zeros_like, scan.adapter), d_residual
+
+    def finish(adapter: Adapter, residual: Array) -> Array:
+        policy = scan.policy.replace(adapter=adapter)
+        return _score(policy, segment, final(residual), scan.temperature)
+
+    scores, pull = jax.vjp(finish, scan.adapter, residual)
+    return scores, *pull(cotangent(level, t, scores))
+
+
+_segment_logprobs = jax.custom_vjp(_forward, nondiff_argnums=(4, 5))
+_segment_logprobs.defvjp(_forward_for_backward, _backward)

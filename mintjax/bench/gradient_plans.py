@@ -77,7 +77,7 @@ def reverse_only_time(other: Plan, size: EpisodeSize, runs: int) -> Figures:
 
 
 def memory_vs_length(size: EpisodeSize, runs: int) -> Figures:
-    """Bytes that each further token costs the segment scan, over those of its cache and the cache's gradient."""
+    """Bytes that each further token costs the segment scan, over those of its cache, the gradient of that and a slope."""
     del runs
     policy, plan = random_policy(size.model), Plan("segments", size.segment)
     lengths = (size.tokens, 2 * size.tokens)
@@ -85,31 +85,32 @@ def memory_vs_length(size: EpisodeSize, runs: int) -> Figures:
     measured = (held[1] - held[0]) / (lengths[1] - lengths[0])
     mib = [bytes_held / _MIB for bytes_held in held]
     return exact_ratio(
-        measured, cache_and_gradient(size.model), "B a token", lengths=lengths, mib=mib
+        measured, bytes_of_a_token(size.model), "B a token", lengths=lengths, mib=mib
     )
 
 
 def long_episode(size: EpisodeSize, runs: int) -> Figures:
-    """One gradient of a very long episode: the process's peak, over weights, cache and the cache's gradient."""
+    """One gradient of a very long episode: the process's peak, over weights and what its tokens must take."""
     del runs  # one call takes minutes
     seconds, held = in_fresh_process(_long_call, size)
     if held is None:
         raise RuntimeError("peak memory: only Linux tells it; run this benchmark there")
     weights = sum(4 * math.prod(leaf.shape) for leaf in jax.tree.leaves(weight_shapes(size.model)))
-    expected = weights + size.tokens * cache_and_gradient(size.model)
+    expected = weights + size.tokens * bytes_of_a_token(size.model)
     return exact_ratio(
         held.peak / _MIB, expected / _MIB, "MiB", resting_mib=held.resting / _MIB, seconds=seconds
     )
 
 
-def cache_and_gradient(config: ModelConfig) -> int:
-    """Bytes a token of a float32 cache and its float32 gradient: what every layer caches, twice.
+def bytes_of_a_token(config: ModelConfig) -> int:
+    """Bytes of a float32 cache and its float32 gradient, and of one slope (:mod:`mintjax.scoring`), of a token.
 
     Example:
-        >>> cache_and_gradient(SMALL)
-        8192
+        >>> bytes_of_a_token(SMALL)
+        9216
     """
-    return 2 * config.num_layers * sum(heads * size for heads, size in config.cached) * 4
+    cached = config.num_layers * sum(heads * size for heads, size in config.cached)
+    return 4 * (2 * cached + config.hidden_size)
 
 
 def temporary(policy: Policy, batch: Batch, plan: Plan, state: State | None = None) -> int:
@@ -178,7 +179,7 @@ def _peaks(ours: Peak | None, other: Peak | None) -> dict[str, float]:
 _SIZES = {
     "": EpisodeSize(SMALL, 2048, 256),
     "_8192": EpisodeSize(SMALL, 8192, 256),
-    "_smollm2": EpisodeSize(SMOLLM2, 2048),
+    "_smollm2": EpisodeSize(SMOLLM2, 2048, 64),
     "_smollm2_8192": EpisodeSize(SMOLLM2, 8192),
 }
 _PLANS = "segment scan / packed row with remat"
@@ -209,13 +210,13 @@ BENCHMARKS = (
     ),
     Benchmark(
         "memory_vs_length",
-        "memory that a further token costs the segment scan / its cache and gradient by arithmetic",
+        "memory that a further token costs the segment scan / its cache, gradient and slope by arithmetic",
         memory_vs_length,
         _SIZES[""],
     ),
     Benchmark(
         "long_episode_memory",
-        "gradient of 32,768 tokens by the segment scan: peak of the process / weights, cache and gradient",
+        "gradient of 32,768 tokens by the segment scan: peak of the process / weights and what tokens take",
         long_episode,
         EpisodeSize(WIDE_HEAD, 32_768),
         by_name=True,

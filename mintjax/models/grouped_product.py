@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from mintjax.ordering import after
 from mintjax.products import product
 
 Kind = Literal["platform", "loop", "ragged"]
@@ -94,7 +95,7 @@ def _loop_rows(factors: Factors, sizes: Array, *, contracted: int) -> Array:
 
     dtype = jnp.promote_types(first.dtype, jnp.float32)
     empty = jnp.zeros((len(first), matrices.shape[3 - contracted]), dtype)
-    return jax.lax.fori_loop(0, count, step, empty)
+    return jax.lax.fori_loop(0, count, step, after(empty, first))
 
 
 def _loop_sums(x: Array, y: Array, sizes: Array) -> Array:
@@ -107,7 +108,7 @@ def _loop_sums(x: Array, y: Array, sizes: Array) -> Array:
 
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     empty = jnp.zeros((len(sizes), x.shape[1], y.shape[1]), dtype)
-    return jax.lax.fori_loop(0, count, step, empty)
+    return jax.lax.fori_loop(0, count, step, after(empty, y))
 
 
 def _rows(x: Array, start: Array, mine: Array) -> Array:

@@ -75,9 +75,10 @@ def values_of(
         >>> heads = values_of(config.latent, lora, weights, adapter, attended)
     """
     weight = weights["kv_b"]
-    y = _product("bshr,hvr->bshv", attended, _heads(latent, weight)[:, latent.key_dim :], weight)
+    values = _heads(latent, weight)[:, latent.key_dim :]
+    y = kept(_product("bshr,hvr->bshv", attended, values, weight))
     if (pair := adapter.get("kv_b")) is not None:
-        low = lora.scale * _product("bshr,ar->bsha", attended, pair["a"], weight)
+        low = lora.scale * kept(_product("bshr,ar->bsha", attended, pair["a"], weight))
         values = _heads(latent, pair["b"])[:, latent.key_dim :]
         y += _product("bsha,hva->bshv", low, values, weight)
     return y
@@ -92,10 +93,11 @@ def _absorbed(
 ) -> Float[Array, "B S heads R"]:
     """Queries that meet latents as they would meet the keys that are made from them."""
     weight = weights["kv_b"]
-    q = _product("bshk,hkr->bshr", query, _heads(latent, weight)[:, : latent.key_dim], weight)
+    keys = _heads(latent, weight)[:, : latent.key_dim]
+    q = kept(_product("bshk,hkr->bshr", query, keys, weight))
     if (pair := adapter.get("kv_b")) is not None:
         keys = _heads(latent, pair["b"])[:, : latent.key_dim]
-        low = lora.scale * _product("bshk,hka->bsha", query, keys, weight)
+        low = lora.scale * kept(_product("bshk,hka->bsha", query, keys, weight))
         q += _product("bsha,ar->bshr", low, pair["a"], weight)
     return q
 
@@ -116,4 +118,4 @@ def _product(form: str, x: Array, y: Array, weight: Array) -> Array:
     """An einsum in the weight's dtype, summed in at least float32."""
     accumulate = jnp.promote_types(weight.dtype, jnp.float32)
     operands = x.astype(weight.dtype), y.astype(weight.dtype)
-    return kept(jnp.einsum(form, *operands, preferred_element_type=accumulate))
+    return jnp.einsum(form, *operands, preferred_element_type=accumulate)

@@ -9,6 +9,7 @@ import pytest
 
 import mintjax.extension
 import mintjax.train.segment_scan
+from mintjax.adapters import LoraConfig
 from mintjax.train.custom_loss import custom_gradients
 from mintjax.train.gradients import gradients
 from mintjax.train.losses import CrossEntropy, ImportanceSampling, LossInputs, Ppo
@@ -64,11 +65,19 @@ def growing_reforward(policy, batch, loss):
     return jax.jit(jax.grad(total))(policy.adapter)
 
 
-@pytest.fixture(scope="module", params=[np.float32, np.float64], ids=["f32", "f64"])
+# A frozen head's part of the gradient is made in the forward pass; that of an adapted one cannot be.
+FROZEN_HEAD = LoraConfig(rank=3, alpha=6.0)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(np.float32, None), (np.float64, None), (np.float64, FROZEN_HEAD)],
+    ids=["f32", "f64", "f64, frozen head"],
+)
 def case(request):
-    dtype = request.param
+    dtype, lora = request.param
     with jax.enable_x64(dtype == np.float64):
-        policy = tiny_policy(dtype)
+        policy = tiny_policy(dtype, lora=lora)
         batch = random_batch(LONG, LONG[0], dtype=dtype)
         yield dtype, policy, batch, growing_reforward(policy, batch, ImportanceSampling())
 

@@ -17,6 +17,16 @@ from tests.plan_temp import compiled_bytes
 from tests.tiny import CONFIG, EXPERTS
 
 SHAPES = Shapes(replace(CONFIG, num_layers=2, intermediate_size=96), LoraConfig(rank=3), "float32")
+# Of a width at which a layer's numbers are more than what belongs to its experts' tiles.
+WIDE_EXPERTS = replace(
+    CONFIG,
+    num_layers=4,
+    hidden_size=256,
+    intermediate_size=768,
+    num_kv_heads=2,
+    head_dim=64,
+    experts=replace(EXPERTS, intermediate_size=192),
+)
 LENGTHS = (320, 640)  # beyond what attention takes in one block
 # Of the compiler's figure. What it fuses or keeps beside what a layer's backward pass needs cannot be seen in shapes.
 A_TOKEN = {"packed": 0.15, "segments": 0.02}
@@ -31,7 +41,7 @@ WHOLE = 0.25
         (SHAPES, Plan("segments", 64)),
         # Of the three plans the one whose estimate is farthest off for experts.
         pytest.param(
-            SHAPES._replace(config=replace(CONFIG, experts=EXPERTS)),
+            SHAPES._replace(config=WIDE_EXPERTS),
             Plan("packed", remat=True),
             marks=pytest.mark.wide,
         ),

@@ -8,16 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mintjax.adapters import layer_adapter
+from mintjax.adapters import LoraConfig, layer_adapter
 from mintjax.bench.gradient_plans import temporary
 from mintjax.models.latent_config import LatentConfig
 from mintjax.models.rope import layer_tables
 from mintjax.train.layers import end_layer, start_layer
 from mintjax.train.plan import Plan
+from mintjax.train.plan_memory import Shapes, adapter_bytes, token_bytes
+from tests.plan_temp import compiled_bytes
 from tests.tiny import CONFIG, EXPERTS, random_batch, tiny_policy
 
 TOLERANCE = 1e-6
 LEAN = 0.85  # of what would be kept; measured .71 and .78
+WAITING = 1.25  # of what further layers keep
 SLACK = 1.1  # of the bytes that the formula says
 
 
@@ -42,8 +45,9 @@ LATENT = replace(CONFIG, qk_norm=False, latent=LatentConfig(12, 16, 8, 8, 8))
     [CONFIG, replace(CONFIG, experts=EXPERTS), LATENT],
     ids=["dense", "experts", "latent"],
 )
-def test_a_layer_multiplies_nothing_twice_and_copies_no_weight(config):
+def test_a_layer_multiplies_nothing_wide_twice_and_copies_no_weight(config):
     policy = tiny_policy(config=config)
+    rank = policy.lora.rank
     residual = jnp.ones((1, 6, config.hidden_size))
     (rope, *_) = layer_tables(config, jnp.arange(6)[None])
 
@@ -60,9 +64,10 @@ def test_a_layer_multiplies_nothing_twice_and_copies_no_weight(config):
         lines = lowered.as_text().splitlines()
         shapes = {x.shape for x in jax.tree.leaves(policy.base["layers"][0]) if x.ndim > 1}
         types = tuple(f"tensor<{'x'.join(map(str, shape))}xf32>" for shape in shapes)
-        products, loops = (
-            sum(f"stablehlo.{name}" in line for line in lines) for name in ("dot_general", "while")
-        )
+        loops = sum("stablehlo.while" in line for line in lines)
+        # An adapter's second product, of its rank's few numbers, is made again.
+        wide = [line for line in lines if "dot_general" in line and f"x{rank}xf32>, " not in line]
+        products = len(wide)
         # Experts are multiplied in loops; what waits for a cotangent is a sum.
         sums = sum("stablehlo.add " in line and line.endswith(types) for line in lines)
         return products, loops, sums
@@ -79,6 +84,27 @@ def test_what_is_made_again_is_not_kept(plan, monkeypatch):
     monkeypatch.setattr("mintjax.train.layers._lean", lambda half: half)
     jax.clear_caches()  # the program is traced already
     assert lean < LEAN * temporary(policy, batch, plan)
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan(remat=True), Plan("segments", 128)], ids=["packed_remat", "segments"]
+)
+def test_a_further_layer_holds_what_it_keeps_and_no_buffer_that_waits_for_its_turn(plan):
+    """Zeros that a loop starts from, and scores that need no cotangent, would be there for all layers at once."""
+    size = 512
+    shapes = [
+        Shapes(replace(CONFIG, num_layers=layers), LoraConfig(rank=3), "float32")
+        for layers in (2, 6)
+    ]
+    few, many = (compiled_bytes(each, plan, 1, size) for each in shapes)
+    short, long = map(token_bytes, shapes)
+    if plan.remat:
+        kept = size * 4 * short.layer_input
+    else:
+        whole = long.cache + long.cache_gradient - short.cache - short.cache_gradient
+        kept = size * whole + plan.segment * (long.layers - short.layers)
+    adapters = 3 * (adapter_bytes(shapes[1]) - adapter_bytes(shapes[0]))
+    assert many - few < WAITING * kept + adapters
 
 
 def test_a_layer_keeps_its_products_alone():

@@ -9,6 +9,7 @@ import pytest
 
 import mintjax.attention
 import mintjax.segment_attention
+from mintjax.adapters import LoraConfig
 from mintjax.cache import bucket, fork, init_state
 from mintjax.extension import extend
 from mintjax.train.gradients import gradients
@@ -68,13 +69,17 @@ def played(policy, batch):
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(np.float32, marks=pytest.mark.wide), np.float64],
-    ids=["f32", "f64"],
+    params=[
+        pytest.param((np.float32, None), marks=pytest.mark.wide),
+        (np.float64, None),
+        (np.float64, LoraConfig(rank=3, alpha=6.0)),
+    ],
+    ids=["f32", "f64", "f64, frozen head"],
 )
 def case(request):
-    dtype = request.param
+    dtype, lora = request.param
     with jax.enable_x64(dtype == np.float64):
-        policy, batch = tiny_policy(dtype), branching_batch(dtype)
+        policy, batch = tiny_policy(dtype, lora=lora), branching_batch(dtype)
         yield dtype, policy, batch, *naive_gradient(policy, batch)
 
 
