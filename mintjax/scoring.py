@@ -62,13 +62,17 @@ def token_logprobs(
     return _in_chunks(score, hidden, tokens, count).reshape(tokens.shape)
 
 
-def has_slopes(policy: Policy, tokens: Int[Array | np.ndarray, "..."], states: int) -> bool:
-    """Whether :func:`logprobs_and_slopes` serves these: the head has no adapter, and each state has one token.
+def has_slopes(
+    policy: Policy,
+    tokens: Int[Array | np.ndarray, "..."],
+    positions: Int[Array | np.ndarray, "..."],
+) -> bool:
+    """Whether :func:`logprobs_and_slopes` serves tokens: the head has no adapter, and each position one token.
 
     Example:
-        >>> has_slopes(policy, labels, len(positions))
+        >>> has_slopes(policy, labels, positions)
     """
-    return "unembed" not in (policy.adapter or {}) and tokens.size == states
+    return "unembed" not in (policy.adapter or {}) and tokens.shape == positions.shape
 
 
 def logprobs_and_slopes(

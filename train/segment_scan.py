@@ -147,7 +147,7 @@ def _forward(adapter, policy, levels, temperature, remat, kernel):
 def _forward_for_backward(adapter, policy, levels, temperature, remat, kernel):
     del remat
     policy = policy.replace(adapter=adapter)
-    if not all(has_slopes(policy, level.labels, level.positions.size) for level in levels):
+    if not all(has_slopes(policy, level.labels, level.positions) for level in levels):
         scores, state = _run(policy, levels, temperature, kernel, _score)
         return scores, Scan(adapter, policy, levels, temperature, state)
     found, state = _run(policy, levels, temperature, kernel, _score_with_slopes)

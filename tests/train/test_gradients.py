@@ -249,9 +249,17 @@ def several_labels(batch, k=3):
 BESIDE = ("mask", "advantages", "logprobs")
 
 
-@pytest.mark.parametrize("plan", [Plan(), Plan("segments", segment=24)], ids=["packed", "segments"])
-def test_labels_may_be_any_ids_and_several(plan):
-    policy, batch = tiny_policy(), several_labels(random_batch(SHORT, SIZE))
+@pytest.mark.parametrize(
+    ("plan", "lora", "k"),
+    [
+        (Plan(), None, 3),
+        (Plan("segments", segment=24), None, 3),
+        (Plan("segments", segment=24), FROZEN_HEAD, 1),
+    ],
+    ids=["packed", "segments", "a list of one, frozen head"],
+)
+def test_labels_may_be_any_ids_and_several(plan, lora, k):
+    policy, batch = tiny_policy(lora=lora), several_labels(random_batch(SHORT, SIZE), k)
     batch = batch._replace(scored=(batch.tokens > 30).astype(np.float32) * (np.arange(SIZE) > 0))
     grads, metrics = gradients(policy, batch, CrossEntropy(), plan)
 
