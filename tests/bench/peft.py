@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from mintjax.adapters import init_adapter
+from mintjax.allocator import keep_freed_memory
 from mintjax.bench.clock import interleaved
 from mintjax.bench.models import SMOLLM2, random_policy, random_tokens
 from mintjax.bench.rows import speed_up
@@ -45,6 +46,7 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
     parser.add_argument("--work", nargs="+", choices=WORK, default=[*WORK])
     options = parser.parse_args()
+    keep_freed_memory()  # of both, as in `mintjax train`
     for dtype in options.dtypes:
         names = {work: f"{work}_over_peft_{dtype}" for work in options.work}
         if importlib.util.find_spec("peft") is None:

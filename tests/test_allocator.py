@@ -1,0 +1,69 @@
+"""What a process frees stays with it, and training asks for that before anything else."""
+
+import ctypes
+import resource
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from mintjax import allocator
+from mintjax.allocator import keep_freed_memory
+from mintjax.bench.fresh_process import in_fresh_process
+from mintjax.cli import experiment
+
+SIZES = 16 << 20, 64 << 20  # the larger one is more than the heap of a thread could hold
+
+
+def faults_of_a_second_allocation(keep: bool, size: int) -> int:
+    """Pages that the system hands out again, for a thread's block of the size of one that it freed."""
+    if keep:
+        assert keep_freed_memory()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_faults, size).result()
+
+
+def _faults(size: int) -> int:
+    before = 0
+    for _ in range(2):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        block = np.empty(size, np.uint8)
+        block[::4096] = 1
+        del block
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallopt"), reason="for glibc alone"
+)
+@pytest.mark.parametrize("size", SIZES)
+def test_freed_memory_is_used_again(monkeypatch, size):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    # A block has this many huge pages of 2 MiB; where the system hands out small ones, 512 times as many.
+    pages = size >> 21
+    assert in_fresh_process(faults_of_a_second_allocation, False, size) >= pages
+    assert in_fresh_process(faults_of_a_second_allocation, True, size) < pages
+
+
+@pytest.mark.parametrize("platforms", ["cuda", "tpu", "cuda,cpu"])
+def test_memory_of_an_accelerators_host_is_left_alone(monkeypatch, platforms):
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: pytest.fail("asked for"))
+    assert not keep_freed_memory()
+
+
+def test_an_installed_plugin_counts_as_an_accelerator(monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setattr(allocator, "entry_points", lambda group: [group])
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: pytest.fail("asked for"))
+    assert not keep_freed_memory()
+
+
+def test_an_experiment_asks_for_it_before_it_starts(monkeypatch):
+    order = []
+    monkeypatch.setattr(experiment, "keep_freed_memory", lambda: order.append("kept"))
+    experiment.run_experiment(
+        ["count_down"], "", lambda config, *, overwrite: order.append("start")
+    )
+    assert order == ["kept", "start"]
