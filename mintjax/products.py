@@ -14,9 +14,10 @@ PRODUCT = "product"
 # Terms of a float32 sum on CPU under jax.default_matmul_precision("highest"). One long sum rounds about twice as much.
 SHORT_SUM = 192
 
-# Rows up to which a float32 product on CPU takes less time with the weight on the left: those of a decoding batch. From
-# 64 rows on it takes more; one row is a matrix times a vector either way.
-FEW_ROWS = 32
+# Rows up to which a product on CPU takes less time with the weight on the left: those of a decoding batch. With a few
+# more it takes longer. One row is a matrix times a vector: in float32 that is the same either way, but in bfloat16 it goes
+# number by number, so that with 49,152 of them it takes 27 times as long as two rows.
+FEW_ROWS = {jnp.dtype("float32"): 32, jnp.dtype("bfloat16"): 16}
 
 
 def product(
@@ -44,7 +45,8 @@ def product(
     if x.dtype == jnp.float32 and precision in ("highest", "float32"):
         short_sums = partial(_short_sums, contracted=contracted)
         return jax.lax.platform_dependent(x, y, cpu=short_sums, default=one_sum)
-    if x.dtype == jnp.float32 and contracted == (1, 1) and 1 < len(x) <= FEW_ROWS:
+    fewest = 2 if x.dtype == jnp.float32 else 1
+    if contracted == (1, 1) and fewest <= len(x) <= FEW_ROWS.get(x.dtype, 0):
         return jax.lax.platform_dependent(x, y, cpu=_left_weight, default=one_sum)
     return one_sum(x, y)
 
@@ -59,8 +61,9 @@ def kept(y: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def _left_weight(x: Array, y: Array) -> Array:
-    """``x yᵀ`` as the transposed ``y xᵀ``; the barrier keeps the compiler from undoing that."""
-    return jax.lax.optimization_barrier(_one_sum(y, x, (1, 1))).T
+    """``x yᵀ`` as the transposed ``y xᵀ``, of two rows at least; the barrier keeps the compiler from undoing that."""
+    rows = jnp.pad(x, ((0, max(0, 2 - len(x))), (0, 0)))
+    return jax.lax.optimization_barrier(_one_sum(y, rows, (1, 1))).T[: len(x)]
 
 
 def _one_sum(x: Array, y: Array, contracted: tuple[int, int]) -> Array:

@@ -23,26 +23,39 @@ def arguments(rows):
     return x, weight, {"a": a, "b": b}
 
 
-@pytest.mark.parametrize("rows", [1, 2, FEW_ROWS, FEW_ROWS + 1])
-def test_any_number_of_rows_gives_the_same_product(rows):
-    x, weight, pair = arguments(rows)
-    plain = np.asarray(x) @ np.asarray(weight).T
-    want = plain + 0.5 * (np.asarray(x) @ np.asarray(pair["a"]).T) @ np.asarray(pair["b"]).T
-    np.testing.assert_allclose(linear(x, weight, pair, 0.5), want, rtol=0, atol=TOLERANCE)
+MANY = max(FEW_ROWS.values()) + 1
+# Of float32 sums; what goes in is rounded to bfloat16 once, and so is the adapter's narrow product.
+TOLERANCES = {"float32": TOLERANCE, "bfloat16": 0.05}
+
+
+@pytest.mark.parametrize("dtype", FEW_ROWS, ids=str)
+@pytest.mark.parametrize("rows", [1, 2, *FEW_ROWS.values(), MANY])
+def test_any_number_of_rows_gives_the_same_product(rows, dtype):
+    x, weight, pair = jax.tree.map(lambda x: x.astype(dtype), arguments(rows))
+    wide_x, wide, wide_pair = jax.tree.map(lambda x: np.asarray(x, np.float64), (x, weight, pair))
+    plain = wide_x @ wide.T
+    want = plain + 0.5 * (wide_x @ wide_pair["a"].T) @ wide_pair["b"].T
+    # The frozen product is of exact factors, whatever their dtype.
     np.testing.assert_allclose(linear(x, weight, None, 0.5), plain, rtol=0, atol=TOLERANCE)
+    atol = TOLERANCES[str(dtype)]
+    np.testing.assert_allclose(linear(x, weight, pair, 0.5), want, rtol=0, atol=atol)
 
 
-def test_few_rows_are_on_the_right_of_the_product():
+@pytest.mark.parametrize(
+    ("dtype", "rows", "found"),
+    [("float32", 8, 8), ("bfloat16", 8, 8), ("bfloat16", 1, 2)],
+)
+def test_few_rows_are_on_the_right_of_the_product(dtype, rows, found):
     def products(rows):
-        x, weight, _ = arguments(rows)
+        x, weight, _ = jax.tree.map(lambda x: x.astype(dtype), arguments(rows))
         compiled = (
             jax.jit(lambda x, weight: linear(x, weight, None, 1.0)).lower(x, weight).compile()
         )
         return [line for line in compiled.as_text().splitlines() if " dot(" in line]
 
-    (few,), (many,) = products(8), products(FEW_ROWS + 1)
-    assert "f32[40,8]" in few, "the compiler has undone it"
-    assert f"f32[{FEW_ROWS + 1},40]" in many
+    (few,), (many,) = products(rows), products(MANY)
+    assert f"f32[40,{found}]" in few, "the compiler has undone it"
+    assert f"f32[{MANY},40]" in many
 
 
 # Drawn from key 7 for the tiny model: the second and third number of each row of A.
