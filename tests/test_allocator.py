@@ -1,6 +1,7 @@
 """What a process frees stays with it, and training asks for that before anything else."""
 
 import ctypes
+import importlib
 import resource
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,10 @@ import pytest
 from mintjax import allocator
 from mintjax.allocator import keep_freed_memory
 from mintjax.bench.fresh_process import in_fresh_process
-from mintjax.cli import experiment
+
+command_line = importlib.import_module(
+    "mintjax.cli.main"
+)  # the package has a function of that name
 
 SIZES = 16 << 20, 64 << 20  # the larger one is more than the heap of a thread could hold
 
@@ -60,10 +64,22 @@ def test_an_installed_plugin_counts_as_an_accelerator(monkeypatch):
     assert not keep_freed_memory()
 
 
-def test_an_experiment_asks_for_it_before_it_starts(monkeypatch):
+@pytest.mark.parametrize(
+    ("command", "want"),
+    [
+        ("train", ["kept", "train"]),
+        ("sft", ["kept", "sft"]),
+        ("dpo", ["kept", "dpo"]),
+        ("bench", ["bench"]),
+    ],
+)
+def test_a_command_that_trains_asks_for_it_before_it_starts(monkeypatch, command, want):
     order = []
-    monkeypatch.setattr(experiment, "keep_freed_memory", lambda: order.append("kept"))
-    experiment.run_experiment(
-        ["count_down"], "", lambda config, *, overwrite: order.append("start")
-    )
-    assert order == ["kept", "start"]
+    monkeypatch.setattr(command_line, "keep_freed_memory", lambda: order.append("kept"))
+    monkeypatch.setitem(command_line._COMMANDS, command, lambda _: order.append(command) or 0)
+    monkeypatch.setattr("sys.argv", ["mintjax", command])
+    assert command_line.main() == 0
+    assert order == want
+    order.clear()
+    command_line.main([command])
+    assert order == [command], "the process is the caller's"

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from mintjax.allocator import keep_freed_memory
-
 if TYPE_CHECKING:
     from mintjax.train.config import TrainConfig
 
@@ -71,7 +69,6 @@ def run_experiment(
 
         print(usage + help_text(kind or TrainConfig))
         return 0
-    keep_freed_memory()
     rest = [argument for argument in arguments if argument != "--overwrite"]
     config = read_experiment(rest) if kind is None else read_experiment(rest, kind)
     start(config, overwrite="--overwrite" in arguments)

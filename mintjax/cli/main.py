@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import mintjax
+from mintjax.allocator import keep_freed_memory
 from mintjax.cli.bench import bench
 from mintjax.cli.dataset import dpo, sft
 from mintjax.cli.plan import plan
@@ -23,6 +24,7 @@ _COMMANDS = {
     "sft": sft,
     "train": train,
 }
+_TRAINING = "dpo", "sft", "train"
 _DESCRIPTION = """commands:
   train CONFIG.yaml [field=value | --field value]... [--overwrite]
                  train a policy in an environment; see mintjax train --help
@@ -43,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        arguments: the command line after the program's name; None takes it from ``sys.argv``.
+        arguments: the command line after the program's name; None takes it from ``sys.argv``, and the process is then
+            this command's own.
 
     Returns:
         The exit status: 0 is success, 2 a command line or configuration that cannot be used, 1 any
@@ -53,9 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Example:
         >>> main(["train", "configs/count_down.yaml", "steps=1"])
     """
+    own_process = arguments is None
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] not in _COMMANDS:
         _parser().parse_args(arguments)
+    if own_process and arguments[0] in _TRAINING:
+        keep_freed_memory()  # of a caller's process the caller decides
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
