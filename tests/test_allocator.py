@@ -5,6 +5,7 @@ import importlib
 import resource
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +14,8 @@ from mintjax import allocator
 from mintjax.allocator import keep_freed_memory
 from mintjax.bench.fresh_process import in_fresh_process
 
-command_line = importlib.import_module(
-    "mintjax.cli.main"
-)  # the package has a function of that name
+# The package has a function of that name.
+command_line = importlib.import_module("mintjax.cli.main")
 
 SIZES = 16 << 20, 64 << 20  # the larger one is more than the heap of a thread could hold
 
@@ -57,11 +57,18 @@ def test_memory_of_an_accelerators_host_is_left_alone(monkeypatch, platforms):
     assert not keep_freed_memory()
 
 
-def test_an_installed_plugin_counts_as_an_accelerator(monkeypatch):
+@pytest.mark.parametrize("installed", ["libtpu", "jax_plugins", "entry point", None])
+def test_an_installed_plugin_counts_as_an_accelerator(monkeypatch, installed):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    monkeypatch.setattr(allocator, "entry_points", lambda group: [group])
-    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: pytest.fail("asked for"))
-    assert not keep_freed_memory()
+    monkeypatch.setattr(allocator, "find_spec", lambda name: name == installed or None)
+    points = ["cuda"] if installed == "entry point" else []
+    monkeypatch.setattr(allocator, "entry_points", lambda group: points)
+    asked = []
+    libc = SimpleNamespace(mallopt=lambda *setting: asked.append(setting) or 1)
+    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: libc)
+    monkeypatch.setattr(allocator.sys, "platform", "linux")
+    assert keep_freed_memory() == (installed is None)
+    assert len(asked) == (3 if installed is None else 0)
 
 
 @pytest.mark.parametrize(
