@@ -8,7 +8,8 @@ Queries of a segment see the first ``length`` slots of each span before it, and 
     query 2   1 1 1 |     1 1 1
 
 A large span is read in blocks up to the longest length of the batch, never up to its capacity, with a running softmax
-(Milakov and Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135); a small one is one block (:func:`block_of`).
+(Milakov and Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135); a small one is one block, for one query of each row a
+larger one than for many (:func:`block_of`).
 Where consecutive rows share a span, their queries stand together as if they were more heads, so its keys are read once
 for all of them (Juravsky et al., arXiv:2402.05099).
 Where a layer has a window, a query at position p sees the keys at p - window + 1 to p alone, and the blocks that lie
@@ -40,6 +41,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Shaped
 
 BLOCK = 64  # slots of a large span that are read at a time; every capacity is a multiple of it
+# Bytes of keys that one query of each row reads at once: as much as stays in a core's cache. A loop over blocks that are
+# smaller costs more than the slots it spares, and blocks of more were slower than the loop (docs/cpu.md).
+_AT_ONCE = 2**20
 _MASKED = -1e30  # finite: a block that a row cannot see at all must not give nan
 
 
@@ -53,11 +57,6 @@ class Span(NamedTuple):
     keys: Float[Array, "R K N H"]
     values: Float[Array, "R K N V"] | None
     length: Int[Array, " R"]
-
-    @property
-    def block(self) -> int:
-        """Slots that are read at a time."""
-        return block_of(self.keys.shape[2])
 
     def values_like(self, v: Float[Array, "B K S V"]) -> Float[Array, "R K N V"]:
         """The values, of the width of others."""
@@ -73,8 +72,7 @@ def span_of(buffers: Sequence[Float[Array, "R K N _"]], length: Int[Array, " R"]
     """What one layer's cache holds, as attention sees it.
 
     Example:
-        >>> span_of((keys, values), length).block
-        64
+        >>> span = span_of((keys, values), length)
     """
     keys, *values = buffers
     return Span(keys, values[0] if values else None, length)
@@ -116,35 +114,35 @@ def _position(spans: Sequence[Span], batch: int) -> Int[Array, " B"]:
     return sum(lengths, jnp.zeros(batch, jnp.int32))
 
 
-def _block(x: Float[Array, "R K N H"], index: Int[ArrayLike, ""]) -> Float[Array, "R K M H"]:
-    block = block_of(x.shape[2])
-    return lax.dynamic_slice_in_dim(x, index * block, block, 2)
-
-
-def _pair(span: Span, index: Int[ArrayLike, ""], v: Float[Array, "B K S V"]) -> tuple[Array, Array]:
-    """The keys and the values of a block of a span; values are as wide as ``v``."""
-    keys = _block(span.keys, index)
-    return keys, keys[..., : v.shape[-1]] if span.values is None else _block(span.values, index)
-
-
 class _Reach(NamedTuple):
     """Which slots of a span the queries see: those from ``first`` on, which is None without a window or starts.
 
-    ``first`` is ``[R, 1, FG, S]``, a number for each query, folded as the queries are (:func:`_fold`).
+    ``first`` is ``[R, 1, FG, S]``, a number for each query, folded as the queries are (:func:`_fold`); ``block`` is how
+    many slots are read at a time.
     """
 
     span: Span
+    block: int
     first: Int[Array, "R 1 FG S"] | None
+
+    def part(self, x: Float[Array, "R K N H"], index: Int[ArrayLike, ""]) -> Array:
+        """A block of one of the span's buffers, or of a buffer like it, ``[R, K, M, H]``."""
+        return lax.dynamic_slice_in_dim(x, index * self.block, self.block, 2)
+
+    def pair(self, index: Int[ArrayLike, ""], v: Float[Array, "B K S V"]) -> tuple[Array, Array]:
+        """The keys and the values of a block; values are as wide as ``v``."""
+        keys, values = self.part(self.span.keys, index), self.span.values
+        return keys, keys[..., : v.shape[-1]] if values is None else self.part(values, index)
 
     def seen(self, index: Int[ArrayLike, ""]) -> Array:
         """The slots of a block that each query sees, ``[R, 1, FG or 1, S or 1, M]``."""
-        slots = jnp.arange(self.span.block) + index * self.span.block
+        slots = jnp.arange(self.block) + index * self.block
         seen = (slots < self.span.length[:, None])[:, None, None, None, :]
         return seen if self.first is None else seen & (slots >= self.first[..., None])
 
     def blocks(self) -> tuple[Int[ArrayLike, ""], Int[ArrayLike, ""]]:
         """The first block that any row sees, and the one after the last."""
-        block, length = self.span.block, self.span.length
+        block, length = self.block, self.span.length
         end = (jnp.max(length) + block - 1) // block
         if self.first is None:
             return 0, end
@@ -162,7 +160,7 @@ def _reaches(
 ) -> list[_Reach]:
     """What the queries see of each span. Positions follow from the lengths, for spans stand one behind the other."""
     if window is None and starts is None:
-        return [_Reach(span, None) for span in spans]
+        return [_Reach(span, _block(q, span), None) for span in spans]
     batch, _, group, size, _ = q.shape
     first = jnp.zeros((batch, size), jnp.int32) if starts is None else starts
     if window is not None:
@@ -172,7 +170,7 @@ def _reaches(
     for span in spans:
         shape = batch, 1, group, size
         folded = _fold(jnp.broadcast_to(first[:, None, None, :], shape), len(span.length))
-        reaches.append(_Reach(span, folded))
+        reaches.append(_Reach(span, _block(q, span), folded))
         first = first - for_each_row(span.length, batch)[:, None]
     return reaches
 
@@ -185,7 +183,7 @@ def for_each_row(x: Shaped[Array, " R *rest"], batch: int) -> Shaped[Array, " B 
 def _over_blocks(step, carry, reach: _Reach):
     """Runs ``step`` over the blocks that any row sees; straight on, without a loop, where there is but one."""
     span = reach.span
-    capacity, block = span.keys.shape[2], span.block
+    capacity, block = span.keys.shape[2], reach.block
     # A ragged last block would be read clamped, so that some slots count twice, in silence.
     if capacity % block:
         raise ValueError(f"capacity: expected a multiple of the block ({block}), got {capacity}")
@@ -216,6 +214,12 @@ def _unfold(x: Float[Array, "R K FG S *rest"], batch: int) -> Float[Array, "B K 
 def block_of(capacity: int) -> int:
     """The block to take slots or tokens in: all at once where they are few, which is one matrix product."""
     return capacity if capacity <= 4 * BLOCK else BLOCK
+
+
+def _block(q: Float[Array, "B K G S H"], span: Span) -> int:
+    """Slots of a span that the queries read at a time: of its shape alone, so that no row depends on another's length."""
+    capacity = span.keys.shape[2]
+    return capacity if q.shape[3] == 1 and span.keys.nbytes <= _AT_ONCE else block_of(capacity)
 
 
 def attend(
@@ -267,8 +271,7 @@ def attend(
 
     def step(q, reach: _Reach, index, carry):
         top, total, out = carry
-        span = reach.span
-        keys, values = _pair(span, index, v)
+        keys, values = reach.pair(index, v)
         scores = jnp.where(reach.seen(index), _scores(q, keys), _MASKED)
         new_top = jnp.maximum(top, scores.max(-1))
         shrink = jnp.exp(top - new_top)
@@ -355,19 +358,19 @@ def attend_backward(
         d_q = einsum("bkgsm,bkmh->bkgsh", d_scores, k)
         return d_q, einsum("bkgsm,bkgsh->bkmh", d_scores, q), d_v
 
-    def add(buffer, index, update):
-        update = _block(buffer, index) + update.astype(buffer.dtype)
-        return lax.dynamic_update_slice_in_dim(buffer, update, index * block_of(buffer.shape[2]), 2)
+    def add(reach: _Reach, buffer, index, update):
+        update = reach.part(buffer, index) + update.astype(buffer.dtype)
+        return lax.dynamic_update_slice_in_dim(buffer, update, index * reach.block, 2)
 
     def step(queries, reach: _Reach, index, carry):
         d_q, d_keys, *d_values = carry
-        keys, values = _pair(reach.span, index, v)
+        keys, values = reach.pair(index, v)
         q, d_out, logsumexp, delta = queries
         more_q, d_k, d_v = gradients(q, d_out, logsumexp, delta, keys, values, reach.seen(index))
         if not d_values:
             d_k = d_k.at[..., : d_v.shape[-1]].add(d_v)
         added = [
-            add(buffer, index, d)
+            add(reach, buffer, index, d)
             for buffer, d in zip((d_keys, *d_values), (d_k, d_v), strict=False)
         ]
         return d_q + more_q, *added

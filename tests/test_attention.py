@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mintjax import attention
 from mintjax.attention import BLOCK, Span, attend
 from mintjax.row_attention import attend_row
 from mintjax.segment_attention import attend_segment_vjp
@@ -92,6 +93,38 @@ def test_segments_and_their_gradients_equal_the_dense_formula(case, window):
     found = run(*case, window)
     for got, want in zip(found, reference(*case, window), strict=True):
         assert difference(got, want) < TOLERANCE
+
+
+def one_query(case):
+    (q, *own), spans, d_out = case
+    return (q[..., :1, :], *(x[:, :, :1] for x in own)), spans, d_out[..., :1, :]
+
+
+@pytest.mark.parametrize("window", [1, 100, 10**6])
+@pytest.mark.parametrize("at_once", ["whole spans", "blocks"])
+def test_one_query_equals_the_dense_formula_however_much_it_reads_at_once(
+    case, window, at_once, monkeypatch
+):
+    if at_once == "blocks":
+        monkeypatch.setattr(attention, "_AT_ONCE", case[1][0].keys.nbytes - 1)
+    case = one_query(case)
+    found = jax.jit(run.__wrapped__, static_argnames="window")(*case, window)
+    for got, want in zip(found, reference(*case, window), strict=True):
+        assert difference(got, want) < TOLERANCE
+
+
+def loops(queries: int, rows: int) -> bool:
+    """Whether attention to a span of 512 slots and two heads of 64 numbers, float32, goes through its blocks."""
+    shape = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+    own = shape((rows, 2, 2, queries, 64)), *[shape((rows, 2, queries, 64))] * 2
+    span = Span(*[shape((rows, 2, 512, 64))] * 2, jax.ShapeDtypeStruct((rows,), jnp.int32))
+    return "while" in str(jax.make_jaxpr(lambda own, span: attend(*own, [span]))(own, span))
+
+
+def test_one_query_reads_a_mebibyte_of_keys_at_once_and_more_of_either_in_blocks():
+    assert not loops(queries=1, rows=4)
+    assert loops(queries=1, rows=5)
+    assert loops(queries=2, rows=4)
 
 
 # Some that take nearly all of the softmax, and some that take nearly nothing.
