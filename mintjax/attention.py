@@ -8,8 +8,8 @@ Queries of a segment see the first ``length`` slots of each span before it, and 
     query 2   1 1 1 |     1 1 1
 
 A large span is read in blocks up to the longest length of the batch, never up to its capacity, with a running softmax
-(Milakov and Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135); a small one is one block, for one query of each row a
-larger one than for many (:func:`block_of`).
+(Milakov and Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135); a small one is one block (:func:`block_of`). What
+is small is more for one query of each row, as in decoding, than for many, and then a window spares no reads.
 Where consecutive rows share a span, their queries stand together as if they were more heads, so its keys are read once
 for all of them (Juravsky et al., arXiv:2402.05099).
 Where a layer has a window, a query at position p sees the keys at p - window + 1 to p alone, and the blocks that lie
@@ -41,9 +41,9 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Shaped
 
 BLOCK = 64  # slots of a large span that are read at a time; every capacity is a multiple of it
-# Bytes of keys that one query of each row reads at once: as much as stays in a core's cache. A loop over blocks that are
-# smaller costs more than the slots it spares, and blocks of more were slower than the loop (docs/cpu.md).
-_AT_ONCE = 2**20
+# Bytes of a span's keys up to which one query of each row reads it at once. Where keys took one mebibyte, a loop over
+# blocks cost more than the slots that it spares; where they took three, less (docs/cpu.md).
+_BYTES_AT_ONCE = 2**20
 _MASKED = -1e30  # finite: a block that a row cannot see at all must not give nan
 
 
@@ -160,7 +160,7 @@ def _reaches(
 ) -> list[_Reach]:
     """What the queries see of each span. Positions follow from the lengths, for spans stand one behind the other."""
     if window is None and starts is None:
-        return [_Reach(span, _block(q, span), None) for span in spans]
+        return [_Reach(span, _slots_at_once(q, span), None) for span in spans]
     batch, _, group, size, _ = q.shape
     first = jnp.zeros((batch, size), jnp.int32) if starts is None else starts
     if window is not None:
@@ -170,7 +170,7 @@ def _reaches(
     for span in spans:
         shape = batch, 1, group, size
         folded = _fold(jnp.broadcast_to(first[:, None, None, :], shape), len(span.length))
-        reaches.append(_Reach(span, _block(q, span), folded))
+        reaches.append(_Reach(span, _slots_at_once(q, span), folded))
         first = first - for_each_row(span.length, batch)[:, None]
     return reaches
 
@@ -216,10 +216,12 @@ def block_of(capacity: int) -> int:
     return capacity if capacity <= 4 * BLOCK else BLOCK
 
 
-def _block(q: Float[Array, "B K G S H"], span: Span) -> int:
-    """Slots of a span that the queries read at a time: of its shape alone, so that no row depends on another's length."""
+def _slots_at_once(q: Float[Array, "B K G S H"], span: Span) -> int:
+    """Slots of a span that the queries read at a time; by shapes alone, so that no row depends on another's length."""
     capacity = span.keys.shape[2]
-    return capacity if q.shape[3] == 1 and span.keys.nbytes <= _AT_ONCE else block_of(capacity)
+    return (
+        capacity if q.shape[3] == 1 and span.keys.nbytes <= _BYTES_AT_ONCE else block_of(capacity)
+    )
 
 
 def attend(

@@ -106,7 +106,7 @@ def test_one_query_equals_the_dense_formula_however_much_it_reads_at_once(
     case, window, at_once, monkeypatch
 ):
     if at_once == "blocks":
-        monkeypatch.setattr(attention, "_AT_ONCE", case[1][0].keys.nbytes - 1)
+        monkeypatch.setattr(attention, "_BYTES_AT_ONCE", case[1][0].keys.nbytes - 1)
     case = one_query(case)
     found = jax.jit(run.__wrapped__, static_argnames="window")(*case, window)
     for got, want in zip(found, reference(*case, window), strict=True):
@@ -121,7 +121,7 @@ def loops(queries: int, rows: int) -> bool:
     return "while" in str(jax.make_jaxpr(lambda own, span: attend(*own, [span]))(own, span))
 
 
-def test_one_query_reads_a_mebibyte_of_keys_at_once_and_more_of_either_in_blocks():
+def test_a_mebibyte_of_keys_is_read_at_once_by_one_query_and_in_blocks_by_more_or_where_they_are_more():
     assert not loops(queries=1, rows=4)
     assert loops(queries=1, rows=5)
     assert loops(queries=2, rows=4)
