@@ -165,6 +165,17 @@ def test_spans_of_one_block_equal_the_dense_formula(case):
         assert difference(got, want) < TOLERANCE
 
 
+def test_a_span_that_no_row_sees_is_not_read(case):
+    own, _, d_out = case
+    unseen = jnp.full((ROWS, KV_HEADS, BLOCK, HEAD), jnp.nan)
+    spans = [Span(unseen, unseen, jnp.zeros(ROWS, jnp.int32))]
+    *alone, d_keys, d_values = run(own, spans, d_out, None)
+    for got, want in zip(alone, run(own, [], d_out, None), strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert not jnp.any(d_keys)
+    assert not jnp.any(d_values)
+
+
 @pytest.mark.parametrize("window", [10, 100])
 def test_rows_in_blocks_equal_the_dense_formula(window):
     size = 4 * BLOCK
