@@ -77,10 +77,11 @@ def test_an_installed_plugin_counts_as_an_accelerator(monkeypatch, installed):
         ("train", ["kept", "train"]),
         ("sft", ["kept", "sft"]),
         ("dpo", ["kept", "dpo"]),
-        ("bench", ["bench"]),
+        ("bench", ["kept", "bench"]),
+        ("plan", ["plan"]),
     ],
 )
-def test_a_command_that_trains_asks_for_it_before_it_starts(monkeypatch, command, want):
+def test_a_command_that_computes_asks_for_it_before_it_starts(monkeypatch, command, want):
     order = []
     monkeypatch.setattr(command_line, "keep_freed_memory", lambda: order.append("kept"))
     monkeypatch.setitem(command_line._COMMANDS, command, lambda _: order.append(command) or 0)

@@ -24,7 +24,7 @@ _COMMANDS = {
     "sft": sft,
     "train": train,
 }
-_TRAINING = "dpo", "sft", "train"
+_COMPUTING = "bench", "dpo", "sft", "train"
 _DESCRIPTION = """commands:
   train CONFIG.yaml [field=value | --field value]... [--overwrite]
                  train a policy in an environment; see mintjax train --help
@@ -49,8 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             this command's own.
 
     Returns:
-        The exit status: 0 is success, 2 a command line or configuration that cannot be used, 1 any
-            other error that
+        The exit status: 0 is success, 2 a command line or configuration that cannot be used, 1 any other error that
         mintjax raised. Errors of other libraries, and bugs, keep their traceback.
 
     Example:
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] not in _COMMANDS:
         _parser().parse_args(arguments)
-    if own_process and arguments[0] in _TRAINING:
+    if own_process and arguments[0] in _COMPUTING:
         keep_freed_memory()  # of a caller's process the caller decides
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
