@@ -9,7 +9,8 @@ Queries of a segment see the first ``length`` slots of each span before it, and 
 
 A large span is read in blocks up to the longest length of the batch, never up to its capacity, with a running softmax
 (Milakov and Gimelshein, arXiv:1805.02867; Dao et al., arXiv:2205.14135); a small one is one block (:func:`block_of`). What
-is small is more for one query of each row, as in decoding, than for many, and then a window spares no reads.
+is small is more for one query of each row, as in decoding, than for many, and then a window spares only the reads of a
+span that lies wholly before it.
 Where consecutive rows share a span, their queries stand together as if they were more heads, so its keys are read once
 for all of them (Juravsky et al., arXiv:2402.05099).
 Where a layer has a window, a query at position p sees the keys at p - window + 1 to p alone, and the blocks that lie
@@ -140,12 +141,12 @@ class _Reach(NamedTuple):
         seen = (slots < self.span.length[:, None])[:, None, None, None, :]
         return seen if self.first is None else seen & (slots >= self.first[..., None])
 
-    def blocks(self) -> tuple[Int[ArrayLike, ""], Int[ArrayLike, ""]]:
+    def blocks(self) -> tuple[Int[Array, ""], Int[Array, ""]]:
         """The first block that any row sees, and the one after the last."""
         block, length = self.block, self.span.length
         end = (jnp.max(length) + block - 1) // block
         if self.first is None:
-            return 0, end
+            return jnp.zeros_like(end), end
         # A row whose windows begin behind the span, or that has nothing there, asks for no block of it.
         first = jnp.maximum(jnp.min(self.first, (1, 2, 3)), 0)
         first = jnp.min(jnp.where(first < length, first, self.span.keys.shape[2]))
@@ -181,17 +182,16 @@ def for_each_row(x: Shaped[Array, " R *rest"], batch: int) -> Shaped[Array, " B 
 
 
 def _over_blocks(step, carry, reach: _Reach):
-    """Runs ``step`` over the blocks that any row sees; without a loop where there is but one."""
-    span = reach.span
-    capacity, block = span.keys.shape[2], reach.block
+    """Runs ``step`` over the blocks that any row sees; without a loop where the span is one block."""
+    capacity, block = reach.span.keys.shape[2], reach.block
     # A ragged last block would be read clamped, so that some slots count twice, in silence.
     if capacity % block:
         raise ValueError(f"capacity: expected a multiple of the block ({block}), got {capacity}")
+    first, end = reach.blocks()
     if capacity == block:
         # A conversation's first segment has nothing before it: reading the cache all the same was a tenth of its time.
-        held = jnp.max(span.length) > 0
-        return lax.cond(held, partial(step, 0), lambda carry: carry, carry)
-    return lax.fori_loop(*reach.blocks(), step, carry)
+        return lax.cond(first < end, partial(step, 0), lambda carry: carry, carry)
+    return lax.fori_loop(first, end, step, carry)
 
 
 def _fold(x: Shaped[Array, "B K G S *rest"], rows: int) -> Shaped[Array, "R K FG S *rest"]:

@@ -165,12 +165,13 @@ def test_spans_of_one_block_equal_the_dense_formula(case):
         assert difference(got, want) < TOLERANCE
 
 
-def test_a_span_that_no_row_sees_is_not_read(case):
+@pytest.mark.parametrize(("length", "window"), [(0, None), (BLOCK, 1)])
+def test_a_span_that_no_row_sees_is_not_read(case, length, window):
     own, _, d_out = case
     unseen = jnp.full((ROWS, KV_HEADS, BLOCK, HEAD), jnp.nan)
-    spans = [Span(unseen, unseen, jnp.zeros(ROWS, jnp.int32))]
-    *alone, d_keys, d_values = run(own, spans, d_out, None)
-    for got, want in zip(alone, run(own, [], d_out, None), strict=True):
+    spans = [Span(unseen, unseen, jnp.full(ROWS, length, jnp.int32))]
+    *alone, d_keys, d_values = run(own, spans, d_out, window)
+    for got, want in zip(alone, run(own, [], d_out, window), strict=True):
         np.testing.assert_array_equal(got, want)
     assert not jnp.any(d_keys)
     assert not jnp.any(d_values)
