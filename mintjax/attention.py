@@ -32,6 +32,7 @@ Letters: B rows, K key heads, G query heads a key head, S segment, R rows of a s
 values.
 """
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -41,7 +42,11 @@ from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Shaped
 
-BLOCK = 64  # slots of a large span that are read at a time; every capacity is a multiple of it
+BLOCK = 64  # every capacity is a multiple of it
+# Slots of a large span that are read at a time: by one query of each row, by few and by many, which are so many or more.
+# A larger block is fewer and larger products, and more slots past the longest row and the causal diagonal (docs/cpu.md).
+_FOR_ONE, _FOR_FEW, _FOR_MANY = 2 * BLOCK, BLOCK, 4 * BLOCK
+_MANY = 2 * BLOCK
 # Bytes of a span's keys up to which one query of each row reads it at once. Where keys took one mebibyte, a loop over
 # blocks cost more than the slots that it spares; where they took three, less (docs/cpu.md).
 _BYTES_AT_ONCE = 2**20
@@ -213,17 +218,25 @@ def _unfold(x: Float[Array, "R K FG S *rest"], batch: int) -> Float[Array, "B K 
     return x.reshape(batch, heads, -1, *rest)
 
 
-def block_of(capacity: int) -> int:
-    """The block to take slots or tokens in: all at once where they are few, which is one matrix product."""
-    return capacity if capacity <= 4 * BLOCK else BLOCK
+def block_of(size: int, most: int = _FOR_MANY) -> int:
+    """The block to take slots or tokens in: all at once where they are few, which is one matrix product.
+
+    Of more it is the largest part of ``most`` that cuts them evenly, and :data:`BLOCK` at least, to a multiple of which
+    the caller pads them.
+
+    Example:
+        >>> block_of(200), block_of(1024), block_of(1024 + 64)
+        (200, 256, 64)
+    """
+    return size if size <= 4 * BLOCK else max(BLOCK, math.gcd(size, most))
 
 
 def _slots_at_once(q: Float[Array, "B K G S H"], span: Span) -> int:
     """Slots of a span that the queries read at a time; by shapes alone, so that no row depends on another's length."""
-    capacity = span.keys.shape[2]
-    return (
-        capacity if q.shape[3] == 1 and span.keys.nbytes <= _BYTES_AT_ONCE else block_of(capacity)
-    )
+    capacity, queries = span.keys.shape[2], q.shape[3]
+    if queries > 1:
+        return block_of(capacity, _FOR_MANY if queries >= _MANY else _FOR_FEW)
+    return capacity if span.keys.nbytes <= _BYTES_AT_ONCE else block_of(capacity, _FOR_ONE)
 
 
 def attend(

@@ -24,21 +24,26 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def case():
+def make(size=SIZE, prefix_capacity=CAPACITY):
     """Queries, keys and values of a segment; a shared and an own span; the output's gradient."""
     own = (
-        draw(ROWS, KV_HEADS, GROUP, SIZE, HEAD),
-        *(draw(ROWS, KV_HEADS, SIZE, HEAD, seed=i) for i in (1, 2)),
+        draw(ROWS, KV_HEADS, GROUP, size, HEAD),
+        *(draw(ROWS, KV_HEADS, size, HEAD, seed=i) for i in (1, 2)),
     )
+    kinds = (PREFIX, prefix_capacity, (3, 4)), (OWN, CAPACITY, (5, 6))
     spans = [
         Span(
-            *(draw(len(lengths), KV_HEADS, CAPACITY, HEAD, seed=i) for i in seeds),
+            *(draw(len(lengths), KV_HEADS, capacity, HEAD, seed=i) for i in seeds),
             jnp.array(lengths),
         )
-        for lengths, seeds in ((PREFIX, (3, 4)), (OWN, (5, 6)))
+        for lengths, capacity, seeds in kinds
     ]
-    return tuple(map(jnp.asarray, own)), spans, draw(ROWS, KV_HEADS, GROUP, SIZE, HEAD, seed=7)
+    return tuple(map(jnp.asarray, own)), spans, draw(ROWS, KV_HEADS, GROUP, size, HEAD, seed=7)
+
+
+@pytest.fixture(scope="module")
+def case():
+    return make()
 
 
 def reference(own, spans, d_out, window, sinks=None):
@@ -93,6 +98,25 @@ def test_segments_and_their_gradients_equal_the_dense_formula(case, window):
     found = run(*case, window)
     for got, want in zip(found, reference(*case, window), strict=True):
         assert difference(got, want) < TOLERANCE
+
+
+@pytest.mark.parametrize("window", [100, 10**6])
+def test_many_queries_read_larger_blocks_and_equal_the_dense_formula(window):
+    case = make(size=2 * BLOCK, prefix_capacity=8 * BLOCK)
+    blocks = [attention._slots_at_once(case[0][0], span) for span in case[1]]
+    assert blocks == [4 * BLOCK, 2 * BLOCK]
+    for got, want in zip(run(*case, window), reference(*case, window), strict=True):
+        assert difference(got, want) < TOLERANCE
+
+
+@pytest.mark.parametrize("size", [1, 256, 257, 320, 384, 448, 512, 640, 1024, 1100])
+def test_a_block_cuts_what_is_padded_for_it_evenly(size):
+    padded = size + -size % attention.block_of(size)
+    assert padded - size < BLOCK
+    block = attention.block_of(padded)
+    assert padded % block == 0
+    assert block <= 4 * BLOCK
+    assert padded % (2 * block) or padded == block or 2 * block > 4 * BLOCK  # the largest
 
 
 def one_query(case):
@@ -177,12 +201,14 @@ def test_a_span_that_no_row_sees_is_not_read(case, length, window):
     assert not jnp.any(d_values)
 
 
-@pytest.mark.parametrize("window", [10, 100])
-def test_rows_in_blocks_equal_the_dense_formula(window):
-    size = 4 * BLOCK
+@pytest.mark.parametrize(
+    ("size", "block", "window"),
+    [(256, BLOCK, 10), (256, BLOCK, 100), (512, 256, 100), (512, 256, 10**6), (384, 128, 10**6)],
+)
+def test_rows_in_blocks_equal_the_dense_formula(size, block, window):
     q, d_out = draw(1, KV_HEADS, GROUP, size, HEAD), draw(1, KV_HEADS, GROUP, size, HEAD, seed=7)
     own = q, *(draw(1, KV_HEADS, size, HEAD, seed=i) for i in (1, 2))
-    out, pull = jax.vjp(jax.jit(partial(attend_row, block=BLOCK, window=window)), *own)
+    out, pull = jax.vjp(jax.jit(partial(attend_row, block=block, window=window)), *own)
     for got, want in zip((out, *pull(d_out)), reference(own, [], d_out, window), strict=True):
         assert difference(got, want) < TOLERANCE
 
