@@ -7,8 +7,12 @@ import pytest
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from mintjax.cache import init_state
+from mintjax.extension import run_segment
 from mintjax.models.config import RopeConfig
 from mintjax.models.rope import apply_rope, rope_frequencies, rope_tables
+from mintjax.types import Segment
+from tests.tiny import tiny_policy
 
 # transformers computes frequencies in float32.
 FREQUENCY_RTOL = 1e-6
@@ -110,3 +114,10 @@ def test_x64_keeps_float64_throughout():
 def test_refusals_name_the_field(rope, head_dim, words):
     with pytest.raises(ValueError, match=words):
         rope_frequencies(rope, head_dim)
+
+
+def test_all_layers_read_the_same_cosines():
+    policy, segment = tiny_policy(), Segment(np.ones((2, 16), np.int32), np.full(2, 16, np.int32))
+    run = jax.jit(lambda *args: run_segment(*args)[1])
+    compiled = run.lower(policy, segment, init_state(policy, 2, 64)).compile()
+    assert compiled.as_text().count(" cosine(") == 1

@@ -6,6 +6,7 @@ Checkpoints that interleave the two are put into this layout when they are loade
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -128,7 +129,24 @@ def rope_tables(config: RopeConfig, head_dim: int, positions: Int[Array, "B S"])
     """
     frequencies, factor = rope_frequencies(config, head_dim)
     angles = positions[..., None].astype(jnp.result_type(float)) * jnp.asarray(frequencies)
-    return jnp.cos(angles) * factor, jnp.sin(angles) * factor
+    cos, sin = jax.lax.platform_dependent(angles, cpu=_cos_then_sin, default=_cos_and_sin)
+    return cos * factor, sin * factor
+
+
+def _cos_and_sin(angles: Float[Array, "B S half"]) -> Tables:
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def _cos_then_sin(angles: Float[Array, "B S half"]) -> Tables:
+    """The same, in a loop over the two.
+
+    XLA fuses nothing with the body of a loop. On CPU it would fuse the tables with all that reads them, so that every head
+    of every layer made cosines of its own; a barrier does not keep jax 0.10 from that.
+    """
+    cos, sin = jax.lax.map(
+        lambda which: jax.lax.switch(which, (jnp.cos, jnp.sin), angles), jnp.arange(2)
+    )
+    return cos, sin
 
 
 def apply_rope(
