@@ -43,10 +43,10 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Shaped
 
 BLOCK = 64  # every capacity is a multiple of it
-# Slots of a large span that are read at a time: by one query of each row, by few and by many, which are so many or more.
-# A larger block is fewer and larger products, and more slots past the longest row and the causal diagonal (docs/cpu.md).
+# Slots of a large span that are read at a time: by one query of each row, by few and by many. A larger block is fewer and
+# larger products, and more slots past the longest row and the causal diagonal (docs/cpu.md).
 _FOR_ONE, _FOR_FEW, _FOR_MANY = 2 * BLOCK, BLOCK, 4 * BLOCK
-_MANY = 2 * BLOCK
+_MANY = 2 * BLOCK  # queries of each row
 # Bytes of a span's keys up to which one query of each row reads it at once. Where keys took one mebibyte, a loop over
 # blocks cost more than the slots that it spares; where they took three, less (docs/cpu.md).
 _BYTES_AT_ONCE = 2**20
