@@ -134,9 +134,8 @@ def linear(
 ) -> Float[Array, "... o"]:
     """A frozen linear and its adapter: ``x Wᵀ + scale (x Aᵀ) Bᵀ``.
 
-    Products are of the weight's dtype and are summed in at least float32, which is also what is returned. Under
-    ``jax.default_matmul_precision("highest")`` float32 products are as exact as the platform has them: on CPU, where
-    they are float32 anyway, by adding up sums of 64 terms, which takes 1.2 to 3 times as long.
+    Products (:func:`mintjax.products.product`) are of the weight's dtype and are summed in at least float32, which is also
+    what is returned.
 
     Args:
         x: inputs.

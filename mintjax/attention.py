@@ -42,7 +42,7 @@ from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Shaped
 
-BLOCK = 64  # every capacity is a multiple of it
+BLOCK = 64  # slots; every capacity is a multiple of it
 # Slots of a large span that are read at a time: by one query of each row, by few and by many. A larger block is fewer and
 # larger products, and more slots past the longest row and the causal diagonal (docs/cpu.md).
 _FOR_ONE, _FOR_FEW, _FOR_MANY = 2 * BLOCK, BLOCK, 4 * BLOCK

@@ -100,11 +100,19 @@ def test_segments_and_their_gradients_equal_the_dense_formula(case, window):
         assert difference(got, want) < TOLERANCE
 
 
+@pytest.mark.parametrize(
+    ("queries", "capacity", "slots"),
+    [(128, 2048, 256), (128, 2048 + 128, 128), (127, 2048, 64), (2, 2048, 64), (1, 2048, 128)],
+)
+def test_slots_that_are_read_at_a_time(queries, capacity, slots):
+    keys, rows = jnp.zeros((8, 2, capacity, 64)), jnp.zeros(8, jnp.int32)
+    q = jnp.zeros((8, 2, 2, queries, 64))
+    assert attention._slots_at_once(q, Span(keys, keys, rows)) == slots
+
+
 @pytest.mark.parametrize("window", [100, 10**6])
-def test_many_queries_read_larger_blocks_and_equal_the_dense_formula(window):
-    case = make(size=2 * BLOCK, prefix_capacity=8 * BLOCK)
-    blocks = [attention._slots_at_once(case[0][0], span) for span in case[1]]
-    assert blocks == [4 * BLOCK, 2 * BLOCK]
+def test_many_queries_equal_the_dense_formula_over_spans_of_several_blocks(window):
+    case = make(size=2 * BLOCK, prefix_capacity=8 * BLOCK)  # in blocks of 256 and of 128
     for got, want in zip(run(*case, window), reference(*case, window), strict=True):
         assert difference(got, want) < TOLERANCE
 
