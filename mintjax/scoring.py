@@ -33,7 +33,7 @@ def token_logprobs(
     hidden: Float[Array, "*shape D"],
     tokens: Int[Array | np.ndarray, "..."],
     temperature: Float[ArrayLike, ""] = 1.0,
-    count: Int[ArrayLike, ""] | None = None,
+    count: Int[ArrayLike, "..."] | None = None,
 ) -> Float[Array, "..."]:
     """Log probability of each token under the logits of its hidden state.
 
@@ -45,7 +45,8 @@ def token_logprobs(
         hidden: the state that each token is predicted from (see :func:`predictors`).
         tokens: the tokens to score, one a hidden state, or ``[*shape, K]``.
         temperature: what logits are divided by; above 0.
-        count: how many hidden states are real, the first ones; None is all. Chunks past them cost nothing.
+        count: how many hidden states of each row are real, the first ones, where hidden is ``[*rows, P, D]``; None is
+            all. Only real ones are computed, those of all rows together in full chunks.
 
     Returns:
         Log probabilities in at least float32, shaped as ``tokens``; numbers without meaning past ``count``.
@@ -77,11 +78,11 @@ def has_slopes(
 
 def logprobs_and_slopes(
     policy: Policy,
-    hidden: Float[Array, "P D"],
-    tokens: Int[Array | np.ndarray, " P"],
+    hidden: Float[Array, "*rows P D"],
+    tokens: Int[Array | np.ndarray, "*rows P"],
     temperature: Float[ArrayLike, ""] = 1.0,
-    count: Int[ArrayLike, ""] | None = None,
-) -> tuple[Float[Array, " P"], Float[Array, "P D"]]:
+    count: Int[ArrayLike, "*rows"] | None = None,
+) -> tuple[Float[Array, "*rows P"], Float[Array, "*rows P D"]]:
     """:func:`token_logprobs`, and the gradient of each with respect to its own hidden state, while its logits are there.
 
     A backward pass that is given them does without the head.
@@ -91,7 +92,7 @@ def logprobs_and_slopes(
         hidden: the state that each token is predicted from.
         tokens: the tokens to score, one a hidden state.
         temperature: what logits are divided by; above 0.
-        count: how many hidden states are real, the first ones; None is all.
+        count: how many hidden states of each row are real, the first ones; None is all.
 
     Returns:
         Log probabilities and gradients.
@@ -103,7 +104,8 @@ def logprobs_and_slopes(
     def score(hidden: Array, tokens: Array, real: Array | None) -> tuple[Array, Array]:
         return _score_and_slope(hidden, tokens, real, policy, temperature)
 
-    return _in_chunks(score, hidden, tokens, count)
+    scores, slopes = _in_chunks(score, hidden, tokens, count)
+    return scores.reshape(tokens.shape), slopes.reshape(hidden.shape)
 
 
 def _in_chunks(score: Callable[..., Any], hidden: Array, tokens: Any, count: Any) -> Any:
@@ -111,11 +113,18 @@ def _in_chunks(score: Callable[..., Any], hidden: Array, tokens: Any, count: Any
     rows = hidden.reshape(-1, hidden.shape[-1])
     labels = jnp.asarray(tokens).reshape(len(rows), *tokens.shape[hidden.ndim - 1 :])
     chunk = CHUNK if count is None else COUNTED_CHUNK
+    place = None
+    if count is not None and hidden.ndim > 2:
+        padding = jnp.arange(hidden.shape[-2]) >= jnp.asarray(count)[..., None]
+        real_first = jnp.argsort(padding.reshape(-1))
+        rows, labels, count = rows[real_first], labels[real_first], jnp.sum(count)
+        place = jnp.argsort(real_first)
     chunks = _chunks(rows, chunk), _chunks(labels, chunk)
     first = jnp.arange(len(chunks[0])) * chunks[0].shape[1]
     real = None if count is None else first < count
     found = jax.lax.map(lambda chunk: score(*chunk), (*chunks, real))
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: len(rows)], found)
+    found = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: len(rows)], found)
+    return found if place is None else jax.tree.map(lambda x: x[place], found)
 
 
 @jax.custom_vjp

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from mintjax import scoring
 from mintjax.adapters import LoraConfig
 from mintjax.scoring import COUNTED_CHUNK, logprobs_and_slopes, token_logprobs
 from tests.tiny import CONFIG, relative_difference, tiny_policy
@@ -75,6 +76,34 @@ def test_a_slope_is_the_gradient_of_its_own_score():
         score = partial(_total, policy, real)
         found = jax.grad(score, argnums=1)(policy.adapter, states, labels, real)
         assert relative_difference(found[:real], wanted[:real]) < EXACT
+
+
+def test_rows_of_few_real_states_share_full_chunks(monkeypatch):
+    chunks, logits = [], scoring._logits
+
+    def counted(*args, **kwargs):
+        jax.debug.callback(lambda: chunks.append(None))
+        return logits(*args, **kwargs)
+
+    monkeypatch.setattr(scoring, "_logits", counted)
+    count = np.array([COUNTED_CHUNK // 2, 0, 1, COUNTED_CHUNK // 2], np.int32)
+    shape = len(count), COUNTED_CHUNK
+    rng = np.random.default_rng(2)
+    with jax.enable_x64(True):
+        policy = tiny_policy(jnp.float64, lora=FROZEN)
+        hidden = jnp.asarray(rng.standard_normal((*shape, CONFIG.hidden_size)))
+        labels = rng.integers(0, CONFIG.vocab_size, shape).astype(np.int32)
+        found = logprobs_and_slopes(policy, hidden, labels, 0.7, count)
+        found = *found, token_logprobs(policy, hidden, labels, 0.7, count)
+        jax.effects_barrier()
+        # Each of the two computes a full chunk, and one of the state that is left. Row by row it would be one a row.
+        assert len(chunks) == 2 * 2
+        for row, real in enumerate(count):
+            states, wanted = hidden[row, :real], labels[row, :real]
+            if real:
+                one_row = logprobs_and_slopes(policy, states, wanted, 0.7)
+                for all_rows, alone in zip(found, (*one_row, one_row[0]), strict=True):
+                    assert relative_difference(all_rows[row, :real], alone) < EXACT
 
 
 @pytest.mark.parametrize("count", [None, 5], ids=["all", "counted"])

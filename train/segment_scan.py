@@ -15,7 +15,7 @@ of the level above, sees that row's cache beside its own, and adds to its gradie
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -132,49 +132,53 @@ def _score(policy: Policy, segment: Segments, hidden: Array, temperature) -> Arr
     return token_logprobs(policy, predictors, segment.labels, temperature, segment.scored)
 
 
-def _score_with_slopes(policy: Policy, segment: Segments, hidden: Array, temperature) -> Any:
-    predictors = _predictors(segment, hidden)
-    return logprobs_and_slopes(policy, predictors, segment.labels, temperature, segment.scored)
-
-
 def _forward(adapter, policy, levels, temperature, remat, kernel):
     del remat
     policy = policy.replace(adapter=adapter)
-    scores, _ = _run(policy, levels, temperature, kernel, _score)
-    return scores
+    predictors, _ = _run(policy, levels, kernel)
+    return _score_levels(policy, levels, predictors, temperature)
 
 
 def _forward_for_backward(adapter, policy, levels, temperature, remat, kernel):
     del remat
     policy = policy.replace(adapter=adapter)
+    predictors, state = _run(policy, levels, kernel)
     if not all(has_slopes(policy, level.labels, level.positions) for level in levels):
-        scores, state = _run(policy, levels, temperature, kernel, _score)
+        scores = _score_levels(policy, levels, predictors, temperature)
         return scores, Scan(adapter, policy, levels, temperature, state)
-    found, state = _run(policy, levels, temperature, kernel, _score_with_slopes)
+    found = (
+        logprobs_and_slopes(policy, rows, level.labels, temperature, level.scored)
+        for level, rows in zip(levels, predictors, strict=True)
+    )
     scores, slopes = zip(*found, strict=True)
     return scores, Scan(adapter, policy, levels, temperature, state, slopes)
 
 
-def _run(policy, levels, temperature, kernel, score: Callable[..., Any]) -> tuple[tuple, State]:
-    """What is scored of each level, and the finished cache."""
+def _score_levels(policy: Policy, levels, predictors, temperature) -> tuple[Array, ...]:
+    return tuple(
+        token_logprobs(policy, rows, level.labels, temperature, level.scored)
+        for level, rows in zip(levels, predictors, strict=True)
+    )
+
+
+def _run(policy: Policy, levels, kernel: Kernel) -> tuple[tuple[Float[Array, "T P D"], ...], State]:
+    """The hidden states that each level's labels are predicted from, and the finished cache.
+
+    The head waits for all segments, since few labels of each would fill its chunks badly.
+    """
     state: State | None = None
     found = []
     for segments in levels:
-        state, scored = _run_level(policy, segments, temperature, state, kernel, score)
-        found.append(scored)
+        state, predictors = _run_level(policy, segments, state, kernel)
+        found.append(predictors)
     assert state is not None  # there is a level
     return tuple(found), state
 
 
 def _run_level(
-    policy: Policy,
-    segments: Segments,
-    temperature,
-    prefix: State | None,
-    kernel: Kernel,
-    score: Callable[..., Any],
-) -> tuple[State, Any]:
-    """The cache of one level, filled, and what is scored of it."""
+    policy: Policy, segments: Segments, prefix: State | None, kernel: Kernel
+) -> tuple[State, Float[Array, "T P D"]]:
+    """The cache of one level, filled, and the hidden states that its labels are predicted from."""
     steps, batch, size = segments.tokens.shape
     if prefix is None:
         state = init_state(policy, batch, steps * size)
@@ -182,26 +186,20 @@ def _run_level(
         state = fork(prefix, batch // prefix.length.size, steps * size)
 
     def step(t, carry):
-        state, scored = carry
+        state, predictors = carry
         segment = _at(segments, t)
         # The prefix stays outside of what the loop carries, since it does not change.
         state = state.replace(prefix=prefix)
         tokens = Segment(segment.tokens, segment.length)
         hidden, state = run_segment(policy, tokens, state, kernel, first=steps == 1)
-        found = score(policy, segment, hidden, temperature)
-        scored = jax.tree.map(
-            lambda all_of_them, x: lax.dynamic_update_index_in_dim(all_of_them, x, t, 0),
-            scored,
-            found,
-        )
-        return state.replace(prefix=None), scored
+        found = _predictors(segment, hidden)
+        predictors = lax.dynamic_update_index_in_dim(predictors, found, t, 0)
+        return state.replace(prefix=None), predictors
 
-    shape = batch, size, state.hidden.shape[-1]
-    hidden = jax.ShapeDtypeStruct(shape, state.hidden.dtype)
-    found = jax.eval_shape(score, policy, _at(segments, 0), hidden, temperature)
-    empty = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), found)
-    state, scored = lax.fori_loop(0, count(segments), step, (state.replace(prefix=None), empty))
-    return state.replace(prefix=prefix), scored
+    empty = jnp.zeros((*segments.positions.shape, state.hidden.shape[-1]), state.hidden.dtype)
+    carry = state.replace(prefix=None), empty
+    state, predictors = lax.fori_loop(0, count(segments), step, carry)
+    return state.replace(prefix=prefix), predictors
 
 
 class _Walk(NamedTuple):
@@ -240,6 +238,8 @@ def walk_back(
     zeros = partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, dtype)))
     adapter = zeros(scan.adapter)
     caches = tuple(zeros(state.buffers) for state in states)
+    for slopes in scan.slopes or ():  # no room is taken while labels are scored
+        caches = jax.tree.map(partial(after, awaited=slopes), caches)
     found = []
     for level in reversed(range(len(states))):
         segments = scan.levels[level]
