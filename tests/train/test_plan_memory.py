@@ -30,6 +30,7 @@ WIDE_EXPERTS = replace(
 LENGTHS = (320, 640)  # beyond what attention takes in one block
 # Of the compiler's figure. What it fuses or keeps beside what a layer's backward pass needs cannot be seen in shapes.
 A_TOKEN = {"packed": 0.15, "segments": 0.02}
+BY_ARITHMETIC = 0.02
 WHOLE = 0.25
 
 
@@ -55,6 +56,14 @@ def test_an_estimate_is_what_the_compiler_plans(shapes, plan):
     assert 2 * estimate.per_token == pytest.approx(slope, rel=A_TOKEN[plan.kind])
     total = estimate.fixed + 2 * LENGTHS[1] * estimate.per_token
     assert total == pytest.approx(long, rel=WHOLE)
+
+
+def test_room_for_the_caches_gradient_is_not_taken_while_labels_are_scored():
+    # So long that it would be the most that is held at a time.
+    plan, lengths = Plan("segments", 64, remat=True), (4096, 8192)
+    short, long = (compiled_bytes(SHAPES, plan, 1, tokens) for tokens in lengths)
+    slope = (long - short) / (lengths[1] - lengths[0])
+    assert plan_memory(SHAPES, plan, rows=1).per_token == pytest.approx(slope, rel=BY_ARITHMETIC)
 
 
 def test_what_arithmetic_tells_is_counted_to_the_byte():
