@@ -16,7 +16,7 @@ from mintjax.train.plan import Plan
 from mintjax.train.plan_arguments import Rows
 from mintjax.train.plan_memory import Shapes
 from mintjax.train.reverse_only import reverse_gradients
-from mintjax.train.segment_scan import Segments
+from mintjax.train.segments import Segments
 
 
 def ids(*shape):

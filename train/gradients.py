@@ -32,7 +32,8 @@ from mintjax.train.plan_arguments import (
     tokens_run,
 )
 from mintjax.train.reverse_only import check_state, reverse_gradients
-from mintjax.train.segment_scan import Segments, flat, segment_logprobs
+from mintjax.train.segment_scan import flat, segment_logprobs
+from mintjax.train.segments import Segments
 
 
 class GradientMetrics(NamedTuple):

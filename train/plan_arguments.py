@@ -10,7 +10,7 @@ from mintjax.attention import block_of
 from mintjax.cache import State
 from mintjax.train.batches import Batch
 from mintjax.train.plan import Plan
-from mintjax.train.segment_scan import Segments
+from mintjax.train.segments import Segments
 from mintjax.train.shared_prefixes import Level, find_levels, levels_of
 
 _POSITIONS = 512  # scored positions of whole rows are padded to this, doubled as often as it takes: few shapes, few compiles
@@ -85,6 +85,8 @@ class TokensRun(NamedTuple):
 
 def tokens_run(batch: Batch, data: "Rows | tuple[Segments, ...]") -> TokensRun:
     """What a plan makes of a batch: whole rows to their padded length, or segments up to the last that has a token.
+
+    Of segments these are the ones that the backward pass walks; a forward pass that joins some may pad its last one more.
 
     Args:
         batch: rows of token streams.

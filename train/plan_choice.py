@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 from mintjax.attention import block_of
 from mintjax.cache import bucket
 from mintjax.models.config import ModelConfig
-from mintjax.policy import Policy
 from mintjax.train.batches import padded_length
 from mintjax.train.byte_sizes import show_bytes
 from mintjax.train.config import GradientConfig, TrainConfig
@@ -18,6 +17,7 @@ from mintjax.train.plan_memory import PlanMemory, Shapes, plan_memory, token_byt
 _FILL = 0.9  # of the memory there is: most estimates are within a tenth of what was measured, see docs/memory.md
 # Tokens of a segment, the fastest first: products of few rows are slow, and longer segments attend within themselves.
 _SEGMENTS = (256, 128, 64, 32)
+_ROWS = 256  # of a product: with more it is hardly faster
 _Kind = Literal["packed", "segments", "reverse_only"]
 # Fastest first, each with its cost in units of one forward pass over the tokens. Of two that cost the same, the first
 # has fewer and larger products.
@@ -153,15 +153,6 @@ def named_plan(options: GradientConfig) -> Plan:
     return Plan(options.plan, segment, options.remat, attention=options.attention)
 
 
-def shapes_of(policy: Policy) -> Shapes:
-    """What estimates for a policy are made from.
-
-    Example:
-        >>> plan_memory(shapes_of(policy), Plan(), rows=8)
-    """
-    return Shapes(policy.config, policy.lora, policy.base["norm"].dtype.name)
-
-
 def longest_row(config: TrainConfig, model: ModelConfig) -> int:
     """The longest episode that a configuration lets one expect.
 
@@ -208,7 +199,14 @@ def plan_needs(config: TrainConfig, shapes: Shapes) -> list[PlanNeed]:
             if kind == "reverse_only":
                 need = replace(need, held=caches, capacity=rollout.capacity)
             needs.append(need)
-    return needs
+    scans = [need for need in needs if need.plan.kind == "segments"]
+    return [need for need in needs if need not in scans] + sorted(scans, key=_slowness)
+
+
+def _slowness(need: PlanNeed) -> tuple[float, bool]:
+    """Orders segment scans. The last pass of a rematerialised one costs what products of a quarter of the rows do."""
+    rows = min(need.rows * need.plan.segment, _ROWS)
+    return (-rows / 4, False) if need.plan.remat else (-rows, True)
 
 
 def choose(needs: Sequence[PlanNeed], tokens: int, memory: int) -> PlanChoice:

@@ -45,6 +45,8 @@ _BESIDE_SEGMENT = 0.75
 _RECOMPUTED_LAYER = 1.25
 _HEAD_COPIES = 2  # a chunk's logits, and their gradient
 _SCORE_COPIES = 5  # attention's scores and weights of one segment or block, and their gradients
+# Tokens of all rows that are joined. A product of more rows is hardly faster, and attention within a segment is quadratic.
+_JOINED = 256
 
 
 class Shapes(NamedTuple):
@@ -59,6 +61,15 @@ class Shapes(NamedTuple):
     config: ModelConfig
     lora: LoraConfig
     dtype: str
+
+
+def shapes_of(policy: Policy) -> Shapes:
+    """What estimates for a policy are made from.
+
+    Example:
+        >>> plan_memory(shapes_of(policy), Plan(), rows=8)
+    """
+    return Shapes(policy.config, policy.lora, policy.base["norm"].dtype.name)
 
 
 class TokenBytes(NamedTuple):
@@ -135,6 +146,32 @@ def plan_memory(shapes: Shapes, plan: Plan, rows: int) -> PlanMemory:
         return PlanMemory(per_token, adapter + int(max(head, layers + a_layer)))
     # The head is done with when the last layer's turn comes.
     return PlanMemory(per_token, adapter + int(layers + max(head, a_layer)))
+
+
+def joined_segments(shapes: Shapes, tokens: int, room: int) -> int:
+    """How many segments a forward pass may run as one, where it keeps nothing of them but their cache.
+
+    Args:
+        shapes: model, adapter and dtype.
+        tokens: of all rows of a segment.
+        room: bytes that it may take, as those of the cache's gradient, which comes later.
+
+    Returns:
+        At least 1.
+
+    Example:
+        >>> joined_segments(shapes, tokens=64, room=2**26)
+        4
+    """
+    config = shapes.config
+    layer = token_bytes(shapes).layer
+    score = jnp.promote_types(shapes.dtype, jnp.float32).itemsize * config.num_heads
+
+    def need(size: int) -> int:
+        return size * (layer + _SCORE_COPIES * score * max(BLOCK, size))
+
+    counts = range(_JOINED // tokens, 1, -1)
+    return next((count for count in counts if need(count * tokens) <= room), 1)
 
 
 @cache

@@ -19,8 +19,8 @@ from mintjax.train.plan_choice import (
     named_plan,
     plan_name,
     plan_needs,
-    shapes_of,
 )
+from mintjax.train.plan_memory import shapes_of
 from mintjax.train.run_directory import RunDirectory
 
 

@@ -14,7 +14,8 @@ from mintjax.cache import State, check_overflow
 from mintjax.policy import Policy
 from mintjax.train.batches import Batch
 from mintjax.train.losses import Loss, LossInputs, masked_sum
-from mintjax.train.segment_scan import Scan, Segments, flat, walk_back
+from mintjax.train.segment_scan import Scan, flat, walk_back
+from mintjax.train.segments import Segments
 
 
 class StaleCacheError(ValueError):

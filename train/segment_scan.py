@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
@@ -35,28 +34,9 @@ from mintjax.policy import Policy
 from mintjax.scoring import has_slopes, logprobs_and_slopes, token_logprobs
 from mintjax.segment_attention import attend_segment_vjp
 from mintjax.train.layers import add_trees, end_layer, start_layer
+from mintjax.train.plan_memory import joined_segments, shapes_of
+from mintjax.train.segments import Segments, Strides, count, joined, parted
 from mintjax.types import Segment
-
-
-class Segments(NamedTuple):
-    """B token streams cut into at most T segments, right-padded each; P labels to score a segment.
-
-    As one level of several, a row is what follows a row of the level above: row ``b`` follows row ``b // (B / R)`` of R.
-
-    Attributes:
-        tokens: ``[T, B, S]``.
-        length: ``[T, B]``; trailing segments that are empty in every row cost nothing.
-        positions: ``[T, P]`` places that predict a label, as indices into a segment's flattened ``[B, S]``; a place may
-            predict several, as the last one before streams part does.
-        labels: ``[T, P]`` or ``[T, P, K]``, the ids to score there: a stream's next token, or any.
-        scored: ``[T]`` how many labels a segment has; the others are padding.
-    """
-
-    tokens: Int[Array | np.ndarray, "T B S"]
-    length: Int[Array | np.ndarray, "T B"]
-    positions: Int[Array | np.ndarray, "T P"]
-    labels: Int[Array | np.ndarray, "T P *K"]
-    scored: Int[Array | np.ndarray, " T"]
 
 
 def segment_logprobs(
@@ -115,13 +95,7 @@ def _at(tree, t: Int[ArrayLike, ""]):
     return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, t, 0, False), tree)
 
 
-def count(segments: Segments) -> Int[Array, ""]:
-    """How many segments there are, without the trailing ones that are empty in every row."""
-    used = segments.length.max(1) > 0
-    return jnp.max(jnp.where(used, jnp.arange(used.size) + 1, 0))
-
-
-def _predictors(segment: Segments, hidden: Array) -> Float[Array, "P D"]:
+def _predictors(segment: Segments | Strides, hidden: Array) -> Float[Array, "P D"]:
     """The hidden state that each of a segment's labels is predicted from."""
     return hidden.reshape(-1, hidden.shape[-1])[segment.positions]
 
@@ -184,22 +158,26 @@ def _run_level(
         state = init_state(policy, batch, steps * size)
     else:
         state = fork(prefix, batch // prefix.length.size, steps * size)
+    # Nothing of a segment is kept but its cache, and nothing flows to that yet: there is room for longer ones.
+    flow = jax.eval_shape(partial(_zeros, dtype=state.hidden.dtype), state.buffers)
+    room = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(flow))
+    wide = joined(segments, joined_segments(shapes_of(policy), batch * size, room))
 
     def step(t, carry):
         state, predictors = carry
-        segment = _at(segments, t)
+        segment = _at(wide, t)
         # The prefix stays outside of what the loop carries, since it does not change.
         state = state.replace(prefix=prefix)
         tokens = Segment(segment.tokens, segment.length)
-        hidden, state = run_segment(policy, tokens, state, kernel, first=steps == 1)
+        hidden, state = run_segment(policy, tokens, state, kernel, first=len(wide.tokens) == 1)
         found = _predictors(segment, hidden)
         predictors = lax.dynamic_update_index_in_dim(predictors, found, t, 0)
         return state.replace(prefix=None), predictors
 
-    empty = jnp.zeros((*segments.positions.shape, state.hidden.shape[-1]), state.hidden.dtype)
+    empty = jnp.zeros((*wide.positions.shape, state.hidden.shape[-1]), state.hidden.dtype)
     carry = state.replace(prefix=None), empty
-    state, predictors = lax.fori_loop(0, count(segments), step, carry)
-    return state.replace(prefix=prefix), predictors
+    state, predictors = lax.fori_loop(0, count(wide.length), step, carry)
+    return state.replace(prefix=prefix), parted(predictors, segments)
 
 
 class _Walk(NamedTuple):
@@ -235,15 +213,14 @@ def walk_back(
     """
     dtype = scan.state.hidden.dtype
     states = scan.state.lineage
-    zeros = partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, dtype)))
-    adapter = zeros(scan.adapter)
-    caches = tuple(zeros(state.buffers) for state in states)
+    adapter = _zeros(scan.adapter, dtype)
+    caches = tuple(_zeros(state.buffers, dtype) for state in states)
     for slopes in scan.slopes or ():  # no room is taken while labels are scored
         caches = jax.tree.map(partial(after, awaited=slopes), caches)
     found = []
     for level in reversed(range(len(states))):
         segments = scan.levels[level]
-        steps = count(segments)
+        steps = count(segments.length)
         length = jnp.asarray(segments.length)
         starts = jnp.cumsum(length, 0) - length
 
@@ -258,6 +235,11 @@ def walk_back(
         caches = tuple(caches)
         found.append(logprobs)
     return adapter, tuple(reversed(found))
+
+
+def _zeros(tree, dtype):
+    """Zeros for the gradient of a tree, in ``dtype`` at least."""
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, dtype)), tree)
 
 
 def _backward(remat, kernel, scan: Scan, cotangents: tuple[Float[Array, "_ _ *K"], ...]):

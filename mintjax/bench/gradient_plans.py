@@ -32,17 +32,18 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class EpisodeSize:
-    """A model, the tokens of an episode, and the tokens of a segment."""
+    """A model, the tokens of an episode, the tokens of a segment, and whether those are rematerialised."""
 
     model: ModelConfig
     tokens: int
     segment: int = 128
+    remat: bool = False
 
 
 def segments_time(size: EpisodeSize, runs: int) -> Figures:
     """The segment scan over a packed row that is rematerialised, in time."""
     policy, batch = _setting(size)
-    ours = _gradient(policy, batch, Plan("segments", size.segment))
+    ours = _gradient(policy, batch, _scan(size))
     return time_ratio(*interleaved(ours, _gradient(policy, batch, PACKED_REMAT), runs=runs))
 
 
@@ -50,7 +51,7 @@ def segments_memory(size: EpisodeSize, runs: int) -> Figures:
     """The same two in the compiler's temporary memory; beside it each one's peak in a process of its own."""
     del runs  # neither figure varies from run to run
     policy, batch = _setting(size)
-    ours, other = Plan("segments", size.segment), PACKED_REMAT
+    ours, other = _scan(size), PACKED_REMAT
     peaks = [in_fresh_process(peak_of_plan, size, plan) for plan in (ours, other)]
     return exact_ratio(
         temporary(policy, batch, ours) / _MIB,
@@ -79,7 +80,7 @@ def reverse_only_time(other: Plan, size: EpisodeSize, runs: int) -> Figures:
 def memory_vs_length(size: EpisodeSize, runs: int) -> Figures:
     """Bytes that each further token costs the segment scan, over those of its cache, the gradient of that and a slope."""
     del runs
-    policy, plan = random_policy(size.model), Plan("segments", size.segment)
+    policy, plan = random_policy(size.model), _scan(size)
     lengths = (size.tokens, 2 * size.tokens)
     held = [temporary(policy, random_batch(size.model, 1, n), plan) for n in lengths]
     measured = (held[1] - held[0]) / (lengths[1] - lengths[0])
@@ -133,6 +134,10 @@ def peak_of_plan(size: EpisodeSize, plan: Plan) -> Peak | None:
     return peak_memory(gradient)
 
 
+def _scan(size: EpisodeSize) -> Plan:
+    return Plan("segments", size.segment, remat=size.remat)
+
+
 def _setting(size: EpisodeSize) -> tuple[Policy, Batch]:
     return random_policy(size.model), random_batch(size.model, 1, size.tokens)
 
@@ -157,7 +162,7 @@ def _sampled_state(policy: Policy, batch: Batch, segment: int) -> State:
 def _long_call(size: EpisodeSize) -> tuple[float, Peak | None]:
     """Seconds and peak of one gradient, compiled by an episode of one segment: the number of segments is traced."""
     policy, batch = _setting(size)
-    plan = Plan("segments", size.segment)
+    plan = _scan(size)
     short = batch._replace(length=np.full_like(batch.length, size.segment))
     jax.block_until_ready(_gradient(policy, short, plan)())
     start = time.perf_counter()
@@ -179,7 +184,7 @@ def _peaks(ours: Peak | None, other: Peak | None) -> dict[str, float]:
 _SIZES = {
     "": EpisodeSize(SMALL, 2048, 256),
     "_8192": EpisodeSize(SMALL, 8192, 256),
-    "_smollm2": EpisodeSize(SMOLLM2, 2048, 64),
+    "_smollm2": EpisodeSize(SMOLLM2, 2048, 256, remat=True),
     "_smollm2_8192": EpisodeSize(SMOLLM2, 8192),
 }
 _PLANS = "segment scan / packed row with remat"

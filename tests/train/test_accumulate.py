@@ -23,7 +23,8 @@ from mintjax.train.losses import Loss, register_loss
 from mintjax.train.metrics import read_metrics
 from mintjax.train.normalisers import NORMALISERS
 from mintjax.train.optimizer import init_train_state
-from mintjax.train.plan_choice import plan_needs, shapes_of
+from mintjax.train.plan_choice import plan_needs
+from mintjax.train.plan_memory import shapes_of
 from mintjax.train.rollout import RolloutSettings, rollout
 from tests.tiny import relative_difference
 from tests.train.tiny_run import tiny_config, tiny_parts

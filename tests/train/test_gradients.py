@@ -15,7 +15,8 @@ from mintjax.train.gradients import gradients
 from mintjax.train.losses import CrossEntropy, ImportanceSampling, LossInputs, Ppo
 from mintjax.train.plan import Plan
 from mintjax.train.plan_arguments import plan_arguments, tokens_run
-from mintjax.train.segment_scan import Segments, count, segment_logprobs
+from mintjax.train.segment_scan import segment_logprobs
+from mintjax.train.segments import Segments, count
 from tests.naive import naive_logprobs
 from tests.tiny import CONFIG, random_batch, relative_difference, tiny_policy
 
@@ -161,8 +162,10 @@ def turn_case():
     return policy, batch, *jax.jit(jax.value_and_grad(total))(policy.adapter)
 
 
-def test_turns_of_uneven_length_equal_one_pass(turn_case):
+@pytest.mark.parametrize("joined", [1, 2, 3])
+def test_turns_of_uneven_length_equal_one_pass(monkeypatch, turn_case, joined):
     policy, batch, value, reference = turn_case
+    monkeypatch.setattr(mintjax.train.segment_scan, "joined_segments", lambda *_: joined)
     got, grads = turn_gradient(policy, batch)
     assert relative_difference(grads, reference) < TOLERANCE[np.float32]
     assert abs(got - value) < TOLERANCE[np.float32] * abs(value)
@@ -210,6 +213,7 @@ def test_comparison_sees_a_write_that_clamps(monkeypatch):
         "init_state",
         lambda policy, rows, _: init_state(policy, rows, 64),
     )
+    monkeypatch.setattr(mintjax.train.segment_scan, "joined_segments", lambda *_: 1)
     reference = gradients(policy, batch, ImportanceSampling())[0]
 
     def difference():
@@ -310,7 +314,7 @@ def test_the_tokens_that_are_run_are_counted(lengths, size):
     assert tokens_run(batch, rows) == (sum(lengths), rows.tokens.size)
     for kind in ("segments", "reverse_only"):
         levels = plan_arguments(batch, Plan(kind, segment=24))[0]
-        run = levels[0].tokens[: int(count(levels[0]))].size
+        run = levels[0].tokens[: int(count(levels[0].length))].size
         assert tokens_run(batch, levels) == (sum(lengths), run)
 
 

@@ -24,9 +24,8 @@ from mintjax.train.plan_choice import (
     longest_row,
     named_plan,
     plan_needs,
-    shapes_of,
 )
-from mintjax.train.plan_memory import PlanMemory, Shapes, token_bytes
+from mintjax.train.plan_memory import PlanMemory, Shapes, shapes_of, token_bytes
 from mintjax.train.plan_programs import programs
 from mintjax.train.plan_settling import settle_plan
 from mintjax.train.run_directory import RunDirectory
@@ -108,6 +107,23 @@ def test_without_a_named_size_the_longest_segments_that_fit_are_taken(tmp_path):
     for need in scans:
         memory = int(need.bytes(4096) / 0.9) + 1
         assert choose(scans, 4096, memory).plan == Plan("segments", need.plan.segment)
+
+
+def test_a_single_row_is_rematerialised_before_its_products_get_small(tmp_path):
+    shapes = Shapes(CONFIG, LoraConfig(rank=3), "float32")
+    config = tiny_config(str(tmp_path), "x", gradients={"rows": 1})
+    scans = [need.plan for need in plan_needs(config, shapes) if need.plan.kind == "segments"]
+    # The order of their times in docs/memory.md.
+    assert [(plan.segment, plan.remat) for plan in scans] == [
+        (256, False),
+        (128, False),
+        (256, True),
+        (64, False),
+        (128, True),
+        (32, False),
+        (64, True),
+        (32, True),
+    ]
 
 
 def test_the_longest_row_is_what_the_configuration_lets_expect(tmp_path):
