@@ -1,10 +1,11 @@
 """Log probabilities over segments and a carried cache, differentiable in the memory of one cache and one segment.
 
-The forward pass extends a state segment by segment and keeps its cache. The backward pass walks from the last segment
-to the first: it runs one segment again against the finished cache, of which it sees only the slots before that segment,
-and takes its vector-Jacobian product with the cotangents of its log probabilities and of its own keys and values, to
-which every later segment has added by then. What flows to earlier keys and values is added to buffers of the cache's
-shape. The gradient is exact: slots are written once and never move. (SeCO, arXiv:2505.16710, gives the method.)
+The forward pass extends a state segment by segment, several short ones at once, keeps its cache and scores the labels of
+all of them together. The backward pass walks from the last segment to the first: it runs one segment again against the
+finished cache, of which it sees only the slots before that segment, and takes its vector-Jacobian product with the
+cotangents of its log probabilities and of its own keys and values, to which every later segment has added by then. What
+flows to earlier keys and values is added to buffers of the cache's shape. The gradient is exact: slots are written once
+and never move. (SeCO, arXiv:2505.16710, gives the method.)
 
 A segment scores the tokens that its own tokens predict, the first of the next segment among them. So nothing but keys
 and values joins two segments.

@@ -1,5 +1,7 @@
 """What only a process of its own can tell: its peak memory, and what a second start still compiles."""
 
+import ctypes
+import gc
 import multiprocessing
 import re
 from collections.abc import Callable
@@ -45,7 +47,8 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
 def peak_memory(function: Callable[[], Any]) -> Peak | None:
     """The most memory that this process held while a function ran, as the kernel counts it.
 
-    Call the function once before, so that nothing is compiled in the call that counts.
+    Call the function once before, so that nothing is compiled in the call that counts. What compiling has freed and libc
+    holds back is returned to the system first, where libc is glibc.
 
     Args:
         function: what to run; the arrays that it returns are waited for.
@@ -58,10 +61,18 @@ def peak_memory(function: Callable[[], Any]) -> Peak | None:
     """
     if not _CLEAR.exists():
         return None
+    _return_freed_memory()
     _CLEAR.write_text("5")  # sets the peak back to what is held now
     resting = _status("VmRSS")
     jax.block_until_ready(function())
     return Peak(resting, _status("VmHWM"))
+
+
+def _return_freed_memory() -> None:
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _status(field: str) -> int:
