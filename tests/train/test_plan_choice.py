@@ -113,7 +113,7 @@ def test_a_single_row_is_rematerialised_before_its_products_get_small(tmp_path):
     shapes = Shapes(CONFIG, LoraConfig(rank=3), "float32")
     config = tiny_config(str(tmp_path), "x", gradients={"rows": 1})
     scans = [need.plan for need in plan_needs(config, shapes) if need.plan.kind == "segments"]
-    # The order of their times in docs/memory.md.
+    # About the order of their times in docs/memory.md, where two shapes differ.
     assert [(plan.segment, plan.remat) for plan in scans] == [
         (256, False),
         (128, False),
