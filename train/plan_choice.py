@@ -1,5 +1,6 @@
 """Which gradient plan a run takes: the fastest one whose memory is there."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -12,12 +13,17 @@ from mintjax.train.byte_sizes import show_bytes
 from mintjax.train.config import GradientConfig, TrainConfig
 from mintjax.train.config_rollout import longest_conversation
 from mintjax.train.plan import Plan
-from mintjax.train.plan_memory import PlanMemory, Shapes, plan_memory, token_bytes
+from mintjax.train.plan_memory import (
+    PRODUCT_ROWS,
+    PlanMemory,
+    Shapes,
+    plan_memory,
+    token_bytes,
+)
 
 _FILL = 0.9  # of the memory there is: most estimates are within a tenth of what was measured, see docs/memory.md
 # Tokens of a segment, the fastest first: products of few rows are slow, and longer segments attend within themselves.
 _SEGMENTS = (256, 128, 64, 32)
-_ROWS = 256  # of a product: with more it is hardly faster
 _Kind = Literal["packed", "segments", "reverse_only"]
 # Fastest first, each with its cost in units of one forward pass over the tokens. Of two that cost the same, the first
 # has fewer and larger products.
@@ -199,13 +205,17 @@ def plan_needs(config: TrainConfig, shapes: Shapes) -> list[PlanNeed]:
             if kind == "reverse_only":
                 need = replace(need, held=caches, capacity=rollout.capacity)
             needs.append(need)
-    scans = [need for need in needs if need.plan.kind == "segments"]
-    return [need for need in needs if need not in scans] + sorted(scans, key=_slowness)
+    return sorted(needs, key=_slowness)
 
 
 def _slowness(need: PlanNeed) -> tuple[float, bool]:
-    """Orders segment scans. The last pass of a rematerialised one costs what products of a quarter of the rows do."""
-    rows = min(need.rows * need.plan.segment, _ROWS)
+    """Orders segment scans, all other plans before them as they come.
+
+    The last pass of a rematerialised one costs what products of a quarter of the rows do.
+    """
+    if need.plan.kind != "segments":
+        return (-math.inf, False)
+    rows = min(need.rows * need.plan.segment, PRODUCT_ROWS)
     return (-rows / 4, False) if need.plan.remat else (-rows, True)
 
 

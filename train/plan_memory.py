@@ -45,8 +45,8 @@ _BESIDE_SEGMENT = 0.75
 _RECOMPUTED_LAYER = 1.25
 _HEAD_COPIES = 2  # a chunk's logits, and their gradient
 _SCORE_COPIES = 5  # attention's scores and weights of one segment or block, and their gradients
-# Tokens of all rows that are joined. A product of more rows is hardly faster, and attention within a segment is quadratic.
-_JOINED = 256
+# Rows of a product; with more it is hardly faster, and attention within a segment is quadratic in them.
+PRODUCT_ROWS = 256
 
 
 class Shapes(NamedTuple):
@@ -137,7 +137,7 @@ def plan_memory(shapes: Shapes, plan: Plan, rows: int) -> PlanMemory:
     kept = inputs if plan.remat else _SEGMENT_LAYERS * a_token.layers
     beside = _RECOMPUTED_LAYER if plan.remat else _BESIDE_SEGMENT
     head = min(COUNTED_CHUNK, size) * logits
-    scores = _SCORE_COPIES * config.num_heads * max(BLOCK, plan.segment) * accumulate
+    scores = _score_bytes(shapes, plan.segment)
     layers, a_layer = size * (kept + a_token.head), size * max(beside * a_token.layer, scores)
     per_token = a_token.cache + a_token.cache_gradient
     if plan.kind == "segments" and "unembed" not in _adapter(config, shapes.lora):
@@ -148,29 +148,28 @@ def plan_memory(shapes: Shapes, plan: Plan, rows: int) -> PlanMemory:
     return PlanMemory(per_token, adapter + int(layers + max(head, a_layer)))
 
 
-def joined_segments(shapes: Shapes, tokens: int, room: int) -> int:
-    """How many segments a forward pass may run as one, where it keeps nothing of them but their cache.
+def joined_segments(shapes: Shapes, tokens: int, steps: int) -> int:
+    """How many segments a forward pass runs as one: it keeps nothing of them but their cache.
 
     Args:
         shapes: model, adapter and dtype.
         tokens: of all rows of a segment.
-        room: bytes that it may take, as those of the cache's gradient, which comes later.
+        steps: segments that there are.
 
     Returns:
-        At least 1.
+        As many as make a product large and take no more than the cache's gradient will, which comes later; at least 1.
 
     Example:
-        >>> joined_segments(shapes, tokens=64, room=2**26)
+        >>> joined_segments(shapes, tokens=64, steps=32)
         4
     """
-    config = shapes.config
-    layer = token_bytes(shapes).layer
-    score = jnp.promote_types(shapes.dtype, jnp.float32).itemsize * config.num_heads
+    a_token = token_bytes(shapes)
+    room = steps * tokens * a_token.cache_gradient
 
     def need(size: int) -> int:
-        return size * (layer + _SCORE_COPIES * score * max(BLOCK, size))
+        return size * (a_token.layer + _score_bytes(shapes, size))
 
-    counts = range(_JOINED // tokens, 1, -1)
+    counts = range(min(steps, PRODUCT_ROWS // tokens), 1, -1)
     return next((count for count in counts if need(count * tokens) <= room), 1)
 
 
@@ -220,6 +219,12 @@ def adapter_bytes(shapes: Shapes) -> int:
         >>> adapter_bytes(Shapes(config, LoraConfig(), "float32"))
     """
     return _size(_adapter(shapes.config, shapes.lora))
+
+
+def _score_bytes(shapes: Shapes, segment: int) -> int:
+    """What attention's scores of a token take in a segment of so many."""
+    accumulate = jnp.promote_types(shapes.dtype, jnp.float32).itemsize
+    return _SCORE_COPIES * shapes.config.num_heads * max(BLOCK, segment) * accumulate
 
 
 def _layer_and_head(shapes: Shapes) -> tuple[int, int]:

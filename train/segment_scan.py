@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
@@ -36,7 +37,7 @@ from mintjax.scoring import has_slopes, logprobs_and_slopes, token_logprobs
 from mintjax.segment_attention import attend_segment_vjp
 from mintjax.train.layers import add_trees, end_layer, start_layer
 from mintjax.train.plan_memory import joined_segments, shapes_of
-from mintjax.train.segments import Segments, Strides, count, joined, parted
+from mintjax.train.segments import Segments, count, joined, parted
 from mintjax.types import Segment
 
 
@@ -96,14 +97,14 @@ def _at(tree, t: Int[ArrayLike, ""]):
     return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, t, 0, False), tree)
 
 
-def _predictors(segment: Segments | Strides, hidden: Array) -> Float[Array, "P D"]:
+def _predictors(positions: Int[Array | np.ndarray, " P"], hidden: Array) -> Float[Array, "P D"]:
     """The hidden state that each of a segment's labels is predicted from."""
-    return hidden.reshape(-1, hidden.shape[-1])[segment.positions]
+    return hidden.reshape(-1, hidden.shape[-1])[positions]
 
 
 def _score(policy: Policy, segment: Segments, hidden: Array, temperature) -> Array:
     """Log probabilities of a segment's labels."""
-    predictors = _predictors(segment, hidden)
+    predictors = _predictors(segment.positions, hidden)
     return token_logprobs(policy, predictors, segment.labels, temperature, segment.scored)
 
 
@@ -159,10 +160,7 @@ def _run_level(
         state = init_state(policy, batch, steps * size)
     else:
         state = fork(prefix, batch // prefix.length.size, steps * size)
-    # Nothing of a segment is kept but its cache, and nothing flows to that yet: there is room for longer ones.
-    flow = jax.eval_shape(partial(_zeros, dtype=state.hidden.dtype), state.buffers)
-    room = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(flow))
-    wide = joined(segments, joined_segments(shapes_of(policy), batch * size, room))
+    wide = joined(segments, joined_segments(shapes_of(policy), batch * size, steps))
 
     def step(t, carry):
         state, predictors = carry
@@ -171,7 +169,7 @@ def _run_level(
         state = state.replace(prefix=prefix)
         tokens = Segment(segment.tokens, segment.length)
         hidden, state = run_segment(policy, tokens, state, kernel, first=len(wide.tokens) == 1)
-        found = _predictors(segment, hidden)
+        found = _predictors(segment.positions, hidden)
         predictors = lax.dynamic_update_index_in_dim(predictors, found, t, 0)
         return state.replace(prefix=None), predictors
 
@@ -214,8 +212,9 @@ def walk_back(
     """
     dtype = scan.state.hidden.dtype
     states = scan.state.lineage
-    adapter = _zeros(scan.adapter, dtype)
-    caches = tuple(_zeros(state.buffers, dtype) for state in states)
+    zeros = partial(jax.tree.map, lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, dtype)))
+    adapter = zeros(scan.adapter)
+    caches = tuple(zeros(state.buffers) for state in states)
     for slopes in scan.slopes or ():  # no room is taken while labels are scored
         caches = jax.tree.map(partial(after, awaited=slopes), caches)
     found = []
@@ -236,11 +235,6 @@ def walk_back(
         caches = tuple(caches)
         found.append(logprobs)
     return adapter, tuple(reversed(found))
-
-
-def _zeros(tree, dtype):
-    """Zeros for the gradient of a tree, in ``dtype`` at least."""
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, dtype)), tree)
 
 
 def _backward(remat, kernel, scan: Scan, cotangents: tuple[Float[Array, "_ _ *K"], ...]):
@@ -329,7 +323,9 @@ def _head_backward(scan: Scan, level, t, segment: Segments, residual: Array, cot
     if scan.slopes is not None:
         slopes = _at(scan.slopes[level], t)
         scores = jnp.zeros(segment.labels.shape, slopes.dtype)  # the forward pass has returned them
-        pull = jax.vjp(lambda residual: _predictors(segment, final(residual)), residual)[1]
+        pull = jax.vjp(lambda residual: _predictors(segment.positions, final(residual)), residual)[
+            1
+        ]
         (d_residual,) = pull(cotangent(level, t, scores)[:, None] * slopes)
         return scores, jax.tree.map(jnp.zeros_like, scan.adapter), d_residual
 

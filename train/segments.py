@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from mintjax.extension import slots_of
+
 
 class Segments(NamedTuple):
     """B token streams cut into at most T segments, right-padded each; P labels to score a segment.
@@ -34,7 +36,7 @@ def count(length: Int[Array | np.ndarray, "T B"]) -> Int[Array, ""]:
     return jnp.max(jnp.where(used, jnp.arange(used.size) + 1, 0))
 
 
-class Strides(NamedTuple):
+class JoinedSegments(NamedTuple):
     """Segments joined to fewer and longer ones, for a pass that keeps nothing of them but their cache.
 
     Attributes:
@@ -48,7 +50,7 @@ class Strides(NamedTuple):
     positions: Int[Array | np.ndarray, "t p"]
 
 
-def joined(segments: Segments, together: int) -> Strides:
+def joined(segments: Segments, together: int) -> JoinedSegments:
     """Joins consecutive segments. A product of few rows is slow, and each segment reads the cache before it.
 
     Args:
@@ -63,9 +65,8 @@ def joined(segments: Segments, together: int) -> Strides:
         (8, 1, 256)
     """
     steps, batch, size = segments.tokens.shape
-    together = min(steps, together)
     if together == 1:
-        return Strides(segments.tokens, segments.length, segments.positions)
+        return JoinedSegments(segments.tokens, segments.length, segments.positions)
     wide, padding = together * size, -steps % together
 
     def grouped(x: Array | np.ndarray) -> Array:
@@ -74,13 +75,12 @@ def joined(segments: Segments, together: int) -> Strides:
 
     tokens, length, positions = map(grouped, segments[:3])
     start = jnp.cumsum(length, 1) - length  # of each segment in the one that it is part of
-    column = jnp.arange(size)
-    place = jnp.where(column < length[..., None], start[..., None] + column, wide)
+    place = slots_of(start.reshape(-1), length.reshape(-1), size, wide).reshape(tokens.shape)
     t, b = jnp.arange(len(tokens))[:, None, None, None], jnp.arange(batch)[:, None]
     empty = jnp.zeros((len(tokens), batch, wide), tokens.dtype)
     row, column = jnp.divmod(positions, size)
     positions = row * wide + jnp.take_along_axis(start, row, 2) + column
-    return Strides(
+    return JoinedSegments(
         empty.at[t, b, place].set(tokens, mode="drop"),
         length.sum(1),
         positions.reshape(len(tokens), -1),
@@ -93,5 +93,5 @@ def parted(numbers: Float[Array, "_ _ D"], segments: Segments) -> Float[Array, "
     Example:
         >>> parted(predictors, segments)
     """
-    steps, count = segments.positions.shape
-    return numbers.reshape(-1, count, numbers.shape[-1])[:steps]
+    steps, labels = segments.positions.shape
+    return numbers.reshape(-1, labels, numbers.shape[-1])[:steps]

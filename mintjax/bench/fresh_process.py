@@ -1,7 +1,5 @@
 """What only a process of its own can tell: its peak memory, and what a second start still compiles."""
 
-import ctypes
-import gc
 import multiprocessing
 import re
 from collections.abc import Callable
@@ -10,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+
+from mintjax.allocator import return_freed_memory
 
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
@@ -61,18 +61,11 @@ def peak_memory(function: Callable[[], Any]) -> Peak | None:
     """
     if not _CLEAR.exists():
         return None
-    _return_freed_memory()
+    return_freed_memory()
     _CLEAR.write_text("5")  # sets the peak back to what is held now
     resting = _status("VmRSS")
     jax.block_until_ready(function())
     return Peak(resting, _status("VmHWM"))
-
-
-def _return_freed_memory() -> None:
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _status(field: str) -> int:

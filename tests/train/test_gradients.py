@@ -171,6 +171,26 @@ def test_turns_of_uneven_length_equal_one_pass(monkeypatch, turn_case, joined):
     assert abs(got - value) < TOLERANCE[np.float32] * abs(value)
 
 
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 256), (2, 128), (8, 64)])
+def test_a_forward_pass_over_few_rows_runs_several_segments_at_once(monkeypatch, rows, tokens):
+    policy, steps, size = tiny_policy(), 1024, 64
+    run, widths = mintjax.train.segment_scan.run_segment, []
+
+    def recorded(policy, segment, *rest, **options):
+        widths.append(segment.tokens.shape[1])
+        return run(policy, segment, *rest, **options)
+
+    monkeypatch.setattr(mintjax.train.segment_scan, "run_segment", recorded)
+    places = np.zeros((steps, rows * size), np.int32)
+    lengths = np.full((steps, rows), size, np.int32)
+    ids = np.zeros((steps, rows, size), np.int32)
+    segments = Segments(ids, lengths, places, places, lengths.sum(1, dtype=np.int32))
+    jax.eval_shape(
+        lambda adapter: segment_logprobs(adapter, policy, (segments,), 1.0, False), policy.adapter
+    )
+    assert set(widths) == {tokens}
+
+
 def unmasked_read(buffer, slots):
     """Reads back whatever stands behind a row's last real slot, as a slice of fixed size would."""
     first = slots[:, :1] + jnp.arange(slots.shape[1])
