@@ -1,7 +1,6 @@
 """How a process that computes on CPU asks the system for memory: once, instead of anew for every program it runs."""
 
 import ctypes
-import gc
 import os
 import sys
 from importlib.metadata import entry_points
@@ -37,18 +36,6 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     settings = _MMAP_MAX, _TRIM_THRESHOLD, _ARENA_MAX
     return mallopt is not None and all([mallopt(*setting) == 1 for setting in settings])
-
-
-def return_freed_memory() -> None:
-    """Returns to the system what the process has freed and libc holds back, where libc is glibc.
-
-    Example:
-        >>> return_freed_memory()  # before the memory that is held is read
-    """
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _computes_on_cpu() -> bool:

@@ -5,14 +5,13 @@ import importlib
 import resource
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from mintjax import allocator
-from mintjax.allocator import keep_freed_memory, return_freed_memory
+from mintjax.allocator import keep_freed_memory
 from mintjax.bench.fresh_process import in_fresh_process
 
 # The package has a function of that name.
@@ -49,30 +48,6 @@ def test_freed_memory_is_used_again(monkeypatch, size):
     pages = size >> 21
     assert in_fresh_process(faults_of_a_second_allocation, False, size) >= pages
     assert in_fresh_process(faults_of_a_second_allocation, True, size) < pages
-
-
-def held_after_freeing(returned: bool) -> int:
-    """Bytes that this process holds once it has freed 64 MiB below a block that it keeps."""
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    blocks = [libc.malloc(2**16) for _ in range(2**10)]
-    for block in blocks:
-        ctypes.memset(block, 1, 2**16)
-    libc.malloc(2**16)
-    for block in blocks:
-        libc.free(block)
-    if returned:
-        return_freed_memory()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "malloc_trim"),
-    reason="for glibc alone",
-)
-def test_what_libc_holds_back_is_returned_when_asked():
-    held, left = (in_fresh_process(held_after_freeing, returned) for returned in (False, True))
-    assert held - left > 2**25
 
 
 @pytest.mark.parametrize("platforms", ["cuda", "tpu", "cuda,cpu"])

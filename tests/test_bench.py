@@ -1,9 +1,13 @@
 """The clock, the rows and what the benchmarks hold themselves against; on a tiny model, a run each."""
 
+import ctypes
 import dataclasses
 import json
 import os
+import resource
+import sys
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -249,3 +253,29 @@ def test_the_plot_has_both_kinds_of_cost(tmp_path):
     draw([point, Point(2, 128, 2.0, 4.0, 10.0, 20.0, 40.0)], tmp_path / "turns.svg")
     text = (tmp_path / "turns.svg").read_text()
     assert "<svg" in text
+
+
+def held_after_freeing(returned: bool) -> int:
+    """Bytes that this process holds once it has freed 64 MiB below a block that it keeps."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    blocks = [libc.malloc(2**16) for _ in range(2**10)]
+    for block in blocks:
+        ctypes.memset(block, 1, 2**16)
+    libc.malloc(2**16)
+    for block in blocks:
+        libc.free(block)
+    if returned:
+        fresh_process.return_freed_memory()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "malloc_trim"),
+    reason="for glibc alone",
+)
+def test_what_libc_holds_back_is_returned_when_asked():
+    held, left = (
+        fresh_process.in_fresh_process(held_after_freeing, returned) for returned in (False, True)
+    )
+    assert held - left > 2**25
